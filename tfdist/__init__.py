@@ -1,0 +1,7 @@
+"""Distributed training for Keras: one line more in a script that works."""
+
+from tfdist.agreement import RankMismatchError as RankMismatchError
+from tfdist.strategy import HierarchicalStrategy as HierarchicalStrategy
+from tfdist.topology import Topology as Topology
+
+__version__ = "0.1.0"

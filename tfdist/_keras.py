@@ -1,0 +1,213 @@
+"""The only file that knows Keras 2 from Keras 3, and what Keras does inside `fit`."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from collections.abc import Mapping
+from types import FrameType
+from typing import Any
+from typing import NamedTuple
+
+import keras
+import tensorflow as tf
+
+VERSION = keras.__version__
+KERAS_3 = not VERSION.startswith("2.")
+
+_METHODS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
+# What these do to training must be done on every rank. Others, such as loggers, may be on one rank only.
+_STEERING = ("EarlyStopping", "LearningRateScheduler", "ReduceLROnPlateau", "TerminateOnNaN")
+
+
+class Call(NamedTuple):
+    """The Keras method of a model that is running."""
+
+    method: str
+    model: Any
+    arguments: Mapping[str, Any]
+
+
+def current_call() -> Call | None:
+    """Finds the innermost Keras method that this code was called by.
+
+    `tf.distribute` tells a strategy neither the model nor what the user asked for. The call stack does, and it is read only where
+    a step is traced or a dataset is handed over, not in each step.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name in _METHODS:
+            model = frame.f_locals.get("self")
+            if isinstance(model, keras.Model):
+                return Call(frame.f_code.co_name, model, frame.f_locals)
+        frame = frame.f_back
+    return None
+
+
+def call_settings(call: Call) -> dict[str, Any]:
+    """Describes a call by what must be equal on all ranks: plain, nested values."""
+    model = call.model
+    compiled = getattr(getattr(model, "_compile_config", None), "config", None) or {}
+    return {
+        call.method: _arguments(call),
+        "optimizer": optimizer_settings(getattr(model, "optimizer", None)),
+        **{name: _describe(compiled.get(name)) for name in ("loss", "loss_weights", "metrics", "weighted_metrics")},
+        "layers": _layers(model),
+        "variables": [f"{_path(v)} {tuple(v.shape)} {_dtype(v)}" for v in model.variables],
+        "num_trainable_variables": len(model.trainable_variables),
+    }
+
+
+def optimizer_settings(optimizer: Any) -> Any:
+    """Describes an optimizer by its class and configuration."""
+    if optimizer is None:
+        return None
+    return {"class": type(optimizer).__name__, **_config(optimizer)}
+
+
+def is_horovod_optimizer(optimizer: Any) -> bool:
+    """Whether Horovod's `DistributedOptimizer` made this optimizer, or one inside it."""
+    while optimizer is not None:
+        if hasattr(optimizer, "_allreduce_grads") or type(optimizer).__module__.startswith("horovod"):
+            return True
+        optimizer = getattr(optimizer, "inner_optimizer", None)
+    return False
+
+
+def is_jit_compiled(model: Any) -> bool:
+    """Whether the user asked for XLA; Keras turns its own "auto" off under a strategy."""
+    compiled = getattr(getattr(model, "_compile_config", None), "config", None) or {}
+    return compiled.get("jit_compile") is True or getattr(model, "_jit_compile", None) is True
+
+
+def global_metrics(call: Call | None, outputs: Any) -> dict[str, Any]:
+    """Computes the metrics that a step reports from their state over all replicas.
+
+    Keras 3 averages what each replica reports, which is wrong for a metric that is no mean, such as AUC, and for replicas with
+    different numbers of rows.
+
+    Args:
+        call: The running call.
+        outputs: What the step returned.
+
+    Returns:
+        The metrics among `outputs`, by name; empty if this step reports none.
+    """
+    if call is None or call.method.startswith("predict") or not isinstance(outputs, Mapping):
+        return {}
+    results = call.model.get_metrics_result()
+    return {name: value for name, value in results.items() if name in outputs and not isinstance(value, Mapping)}
+
+
+def unwrap(variable: Any) -> tf.Variable:
+    """The TensorFlow variable of a Keras 3 variable; any other is returned as it is."""
+    return variable.value if KERAS_3 and isinstance(variable, keras.Variable) else variable
+
+
+def all_variables(model: Any) -> list[Any]:
+    """The TensorFlow variables of a model and its optimizer."""
+    optimizer = getattr(model, "optimizer", None)
+    slots = getattr(optimizer, "variables", None) or []
+    return [unwrap(v) for v in [*model.variables, *(slots() if callable(slots) else slots)]]
+
+
+def save_atomically(is_ours: Callable[[Any], bool]) -> None:
+    """Makes Keras write the files of some models under a temporary name, and rename them when they are whole.
+
+    All ranks may then save to one path at once, and a rank that dies while it saves leaves the file before readable. Keras offers
+    no hook for this, so its two writing functions are wrapped, once; they do as before for every other model.
+
+    Args:
+        is_ours: Whether a model is one whose files are to be written in this way.
+    """
+    module = importlib.import_module("keras.src.saving.saving_lib")
+    for name in ("save_model", "save_weights_only"):
+        write = getattr(module, name)
+        if not hasattr(write, "tfdist_wraps"):
+            setattr(module, name, _atomic(write, is_ours))
+
+
+def _atomic(write: Callable[..., Any], is_ours: Callable[[Any], bool]) -> Callable[..., Any]:
+    @functools.wraps(write)
+    def write_and_rename(model: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
+        path = str(filepath)
+        if not isinstance(filepath, str | os.PathLike) or "://" in path or os.path.isdir(path) or not is_ours(model):
+            return write(model, filepath, *args, **kwargs)
+        folder, base = os.path.split(path)
+        # The ending is kept, since Keras goes by it; the process id makes the name one rank's own.
+        temporary = os.path.join(folder, f".{os.getpid()}.{base}")
+        try:
+            result = write(model, temporary, *args, **kwargs)
+            os.replace(temporary, path)
+        finally:
+            if os.path.isfile(temporary):
+                os.remove(temporary)
+        return result
+
+    write_and_rename.tfdist_wraps = write  # type: ignore[attr-defined]
+    return write_and_rename
+
+
+def _arguments(call: Call) -> dict[str, Any]:
+    given = call.arguments
+    plain = {
+        name: given[name]
+        for name in ("batch_size", "epochs", "initial_epoch", "steps_per_epoch", "steps", "validation_steps", "validation_freq", "shuffle")
+        if name in given
+    }
+    if call.method == "fit":
+        plain["validation"] = bool(given.get("validation_split")) or given.get("validation_data") is not None
+    callbacks = given.get("callbacks")
+    callbacks = getattr(callbacks, "callbacks", callbacks) or []
+    callbacks = callbacks if isinstance(callbacks, list | tuple) else [callbacks]
+    names = [type(callback).__name__ for callback in callbacks]
+    plain["callbacks that steer training"] = [name for name in names if name in _STEERING]
+    return plain
+
+
+def _layers(model: Any) -> Any:
+    """The configuration of the model, or of each layer where a subclassed model has none."""
+    config = _config(model)
+    if "layers" in config:
+        return [{"class": layer["class_name"], **_plain(layer["config"])} for layer in config["layers"]]
+    return [{"class": type(layer).__name__, **_config(layer)} for layer in getattr(model, "layers", [])]
+
+
+def _config(thing: Any) -> dict[str, Any]:
+    try:
+        return _plain(thing.get_config())
+    except (AttributeError, NotImplementedError, TypeError, ValueError):
+        return {}
+
+
+def _plain(value: Any) -> Any:
+    """Nested plain values; names that Keras numbers by the order of creation are left out."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items() if key not in ("name", "build_config", "shared_object_id")}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return value if isinstance(value, str | int | float | bool | None) else _describe(value)
+
+
+def _describe(thing: Any) -> Any:
+    if isinstance(thing, Mapping):
+        return {str(key): _describe(inner) for key, inner in thing.items()}
+    if isinstance(thing, list | tuple):
+        return [_describe(inner) for inner in thing]
+    if thing is None or isinstance(thing, str | int | float | bool):
+        return thing
+    if hasattr(thing, "get_config"):
+        return {"class": type(thing).__name__, **_config(thing)}
+    return getattr(thing, "__qualname__", type(thing).__name__)
+
+
+def _path(variable: Any) -> str:
+    # Keras numbers layers by the order of creation; only what they call the variable is the same on all ranks.
+    return str(getattr(variable, "path", variable.name)).rpartition("/")[2]
+
+
+def _dtype(variable: Any) -> str:
+    return tf.as_dtype(variable.dtype).name

@@ -1,0 +1,1 @@
+"""What is sent: pure plans that import no TensorFlow, and the executor that runs them."""

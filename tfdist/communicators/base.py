@@ -1,0 +1,51 @@
+"""What every engine can do."""
+
+from __future__ import annotations
+
+import abc
+from typing import Any
+
+import numpy as np
+
+
+class Communicator(abc.ABC):
+    """Moves arrays and tensors between the processes of a job.
+
+    Host methods take NumPy arrays and return when all ranks have taken part. Tensor methods work in a `tf.function` and eagerly.
+    All ranks must call the same methods in the same order; `tfdist.agreement` sees to that.
+
+    To add an engine, subclass this, and name it in `tfdist/communicators/__init__.py`.
+
+    Attributes:
+        name: What a user writes, such as "mpi".
+        rank: This process's rank, from 0.
+        size: The number of processes.
+        in_order: Whether tensor methods must run one after the other in the same order on every rank.
+        sum_dtypes: The dtype names that the engine adds; others travel as one of them.
+    """
+
+    name: str
+    rank: int
+    size: int
+    in_order: bool = False
+    sum_dtypes: frozenset[str] = frozenset({"float32", "float64", "int32", "int64"})
+
+    @abc.abstractmethod
+    def gather_array(self, array: np.ndarray) -> np.ndarray:
+        """Concatenates the arrays of all ranks along axis 0, by rank; their lengths may differ."""
+
+    @abc.abstractmethod
+    def broadcast_array(self, array: np.ndarray, root: int = 0) -> np.ndarray:
+        """Returns the array of rank `root`; all ranks pass one of its shape and dtype."""
+
+    @abc.abstractmethod
+    def all_reduce(self, tensors: list[Any], name: str) -> list[Any]:
+        """Sums each tensor over all ranks. All are of one dtype out of `sum_dtypes`; `name` is the same on all ranks."""
+
+    @abc.abstractmethod
+    def all_gather(self, tensor: Any, name: str) -> Any:
+        """Concatenates tensors of all ranks along axis 0, by rank; their lengths may differ."""
+
+    @abc.abstractmethod
+    def abort(self) -> None:
+        """Ends this process and, where the engine can, all others, at once."""
