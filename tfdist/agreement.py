@@ -7,6 +7,7 @@ import json
 import logging
 import sys
 import threading
+import time
 import zlib
 from collections.abc import Sequence
 from types import TracebackType
@@ -49,6 +50,7 @@ class Agreement:
         self._over = communicator.size == 1
         self._failure = ""
         if not self._over:
+            self._watch = _Watch(communicator.rank)
             self._watch_exit()
 
     def meet(self, purpose: str, value: int = 0) -> list[int]:
@@ -81,12 +83,11 @@ class Agreement:
         text = json.dumps(settings, sort_keys=True, default=str)
         if len(set(self.meet(f"compare settings: {purpose}", zlib.crc32(text.encode())))) == 1:
             return
-        texts = self._gather_texts(text)
-        lines = differences([json.loads(text) for text in texts])
+        lines = differences([json.loads(text) for text in self._gather_texts(text)])
         self._over = True
         raise RankMismatchError(
-            f"All ranks must run {purpose} with the same settings, or they train different models. Check that every host has the "
-            f"same script, data and packages. Received:\n  " + "\n  ".join(lines)
+            f"All ranks must run {purpose} with the same settings, or they train different models. Received: {'; '.join(lines)}. "
+            "Check that every host has the same script, data and packages."
         )
 
     def leave(self, reason: str = "its script ended") -> None:
@@ -100,10 +101,11 @@ class Agreement:
             _log.error("%s", error)
 
     def _exchange(self, move: int, text: str, value: int) -> np.ndarray:
-        with _warn_when_slow(text, self._communicator):
-            row = np.array([[zlib.crc32(f"{move} {text}".encode()), value, move]], np.int64)
-            table = self._gather(row, text)
-        if (table[:, 2] == _LEAVE).all() or (table[:, 0] == table[0, 0]).all():
+        self._watch.start(text)
+        row = np.array([[zlib.crc32(f"{move} {text}".encode()), value, move]], np.int64)
+        table = self._gather(row, text)
+        self._watch.stop()
+        if (table[:, 0] == table[0, 0]).all() or (table[:, 2] == _LEAVE).all():
             return table[:, 1]
         texts = self._gather_texts(text)
         self._over = True
@@ -157,19 +159,25 @@ def _describe(texts: Sequence[str], left: np.ndarray) -> str:
     return rule + "; ".join(gone + present) + "."
 
 
-class _warn_when_slow:
-    """Says so, once, when the others do not come for a minute."""
+class _Watch:
+    """Says, once for each wait, that the other ranks have not come for a minute."""
 
-    def __init__(self, purpose: str, communicator: Communicator) -> None:
-        self._timer = threading.Timer(_WARN_AFTER_S, _log.warning, _slow_message(purpose, communicator))
-        self._timer.daemon = True
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+        self._waiting: tuple[float, str] | None = None
+        threading.Thread(target=self._look, daemon=True, name="tfdist-watch").start()
 
-    def __enter__(self) -> None:
-        self._timer.start()
+    def start(self, purpose: str) -> None:
+        self._waiting = (time.monotonic(), purpose)
 
-    def __exit__(self, *error: object) -> None:
-        self._timer.cancel()
+    def stop(self) -> None:
+        self._waiting = None
 
-
-def _slow_message(purpose: str, communicator: Communicator) -> tuple[object, ...]:
-    return ("Rank %d of %d has waited %g s for the other ranks before: %s.", communicator.rank, communicator.size, _WARN_AFTER_S, purpose)
+    def _look(self) -> None:
+        told = None
+        while True:
+            time.sleep(_WARN_AFTER_S / 10)
+            waiting = self._waiting
+            if waiting is not None and waiting is not told and time.monotonic() - waiting[0] > _WARN_AFTER_S:
+                told = waiting
+                _log.warning("Rank %d has waited %g s for other ranks, about to: %s.", self._rank, _WARN_AFTER_S, waiting[1])

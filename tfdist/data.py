@@ -31,7 +31,7 @@ def replica_rows(rows: Any, replica: int, num_replicas: int) -> tuple[Any, Any]:
 
 
 def rank_dataset(dataset: tf.data.Dataset, rank: int, size: int, num_local: int) -> tf.data.Dataset:
-    """Turns a dataset of global batches into the batches of one rank's replicas, one after the other.
+    """Turns a dataset of global batches into one of the parts that a rank's replicas have of each batch.
 
     Each rank reads the whole dataset and keeps its rows, so all must read the same rows in the same order, and all see each batch
     and its end. Replicas come in the order in which Keras puts predictions together: the first replicas of all ranks, the second
@@ -50,30 +50,18 @@ def rank_dataset(dataset: tf.data.Dataset, rank: int, size: int, num_local: int)
         num_local: The replicas of this process.
 
     Returns:
-        A dataset with `num_local` elements for each batch. An element has no rows where a batch has fewer rows than replicas.
+        A dataset with one element for each batch: a tuple of `num_local` parts, or the part itself if `num_local` is 1. A part has
+        no rows where a batch has fewer rows than there are replicas.
     """
     if size * num_local == 1:
         return dataset
 
-    def part(local: int, *batch: Any) -> Any:
-        return _take_rows(batch if len(batch) > 1 else batch[0], local * size + rank, size * num_local)
+    def parts(*batch: Any) -> Any:
+        whole = batch if len(batch) > 1 else batch[0]
+        taken = tuple(_take_rows(whole, local * size + rank, size * num_local) for local in range(num_local))
+        return taken if num_local > 1 else taken[0]
 
-    if num_local == 1:
-        return dataset.map(lambda *batch: part(0, *batch), num_parallel_calls=1)
-    parts = dataset.flat_map(
-        lambda *batch: _chain([tf.data.Dataset.from_tensors(part(local, *batch)) for local in range(num_local)])
-    )
-    batches = tf.get_static_value(dataset.cardinality())
-    if batches is None or batches < 0:
-        return parts
-    return parts.apply(tf.data.experimental.assert_cardinality(batches * num_local))
-
-
-def _chain(datasets: list[tf.data.Dataset]) -> tf.data.Dataset:
-    chained = datasets[0]
-    for dataset in datasets[1:]:
-        chained = chained.concatenate(dataset)
-    return chained
+    return dataset.map(parts)
 
 
 def _take_rows(batch: Any, replica: int, num_replicas: int) -> Any:

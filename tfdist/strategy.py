@@ -141,6 +141,7 @@ class HierarchicalStrategy(tf.distribute.MultiWorkerMirroredStrategy):
                 optimizer.build(model.trainable_variables)
         self.extended.broadcast_variables(_keras.all_variables(model))
 
+    @tf.autograph.experimental.do_not_convert
     def run(self, fn: Any, args: Any = (), kwargs: Any = None, options: Any = None) -> Any:
         """Runs `fn` on every replica; see `tf.distribute.Strategy.run`."""
         outputs = super().run(fn, args, kwargs, options)
@@ -153,6 +154,7 @@ class HierarchicalStrategy(tf.distribute.MultiWorkerMirroredStrategy):
             self._final_results = {id(value): value for value in metrics.values()}
         return outputs
 
+    @tf.autograph.experimental.do_not_convert
     def reduce(self, reduce_op: Any, value: Any, axis: Any) -> Any:
         """Reduces `value` over all replicas; see `tf.distribute.Strategy.reduce`."""
         if isinstance(value, dict | list | tuple):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -18,11 +17,13 @@ class Executor:
     """Sends tensors between ranks, in a `tf.function` or eagerly, one agreed order for all ranks.
 
     ```
-    meeting -> bucket 0 -> bucket 1 -> ...       -> : in order where the engine needs it, else all after the meeting
+    token -> meeting -> token ... -> bucket 0 -> token -> bucket 1 -> token     an engine that needs an order
+    token -> meeting -> token ... -> bucket 0, bucket 1                         one that goes by names
     ```
 
     Nothing is sent in a graph before the ranks have met there, so that a rank that does something else, or has left, is found out
-    before the others wait for it.
+    before the others wait for it. Each `->` through the token, a variable, makes TensorFlow keep the order in which operations were
+    written, also between functions, loops and conditions, which it would else run side by side.
 
     Args:
         communicator: The engine.
@@ -34,8 +35,8 @@ class Executor:
         self.communicator = communicator
         self._agreement = agreement
         self._fusion_bytes = fusion_bytes
-        self._last: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-        self._sent: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        with tf.device("CPU:0"):
+            self._token = tf.Variable(0, dtype=tf.int64, trainable=False, name="tfdist_token")
 
     def meet(self, purpose: Callable[[], str], value: Any) -> Any:
         """Lets the ranks meet before anything else that this graph sends.
@@ -53,9 +54,10 @@ class Executor:
 
         if tf.executing_eagerly():
             return tf.constant(exchange(np.asarray(value)))
-        total = tf.numpy_function(exchange, [tf.cast(value, tf.int64)], tf.int64, name="tfdist_meet")
+        number = tf.cast(value, tf.int64)
+        total = self._in_order(lambda: tf.numpy_function(exchange, [number], tf.int64, name="tfdist_meet"))
         total.set_shape([])
-        self._last[_graph()] = total
+        _of_graph()["met"] = total
         return total
 
     def all_reduce(self, tensors: list[Any]) -> list[Any]:
@@ -76,16 +78,22 @@ class Executor:
         return self._send(self.communicator.all_gather, tensor, "gather")
 
     def _send(self, operation: Callable[[Any, str], Any], payload: Any, kind: str) -> Any:
-        graph = _graph()
         if tf.executing_eagerly():
             return operation(payload, f"tfdist.{kind}.eager")
-        if graph not in self._last:
+        if "met" not in _of_graph():
             self.meet(lambda: f"{kind} tensors outside of a step", 0)
-        number = self._sent[graph] = self._sent.get(graph, 0) + 1
-        with tf.control_dependencies([self._last[graph]]):
-            result = operation(payload, f"tfdist.{kind}.{number}")
-        if self.communicator.in_order:
-            self._last[graph] = tf.nest.flatten(result)[0]
+        notes = _of_graph()
+        number = notes["sent"] = notes.get("sent", 0) + 1
+        with tf.control_dependencies([notes["met"]]):
+            if self.communicator.in_order:
+                return self._in_order(lambda: operation(payload, f"tfdist.{kind}.{number}"))
+            return operation(payload, f"tfdist.{kind}.{number}")
+
+    def _in_order(self, operation: Callable[[], Any]) -> Any:
+        with tf.control_dependencies([self._token.read_value()]):
+            result = operation()
+        with tf.control_dependencies(tf.nest.flatten(result)):
+            self._token.assign_add(1)
         return result
 
     def _carrier(self, dtype: tf.DType) -> tf.DType:
@@ -95,8 +103,12 @@ class Executor:
         return tf.float32 if dtype.is_floating else tf.int64
 
 
-def _graph() -> Any:
-    return tf.compat.v1.get_default_graph()
+def _of_graph() -> dict[str, Any]:
+    """What this module notes about the graph that is being built: kept with the graph, and gone with it."""
+    notes: list[dict[str, Any]] = tf.compat.v1.get_default_graph().get_collection_ref("tfdist")
+    if not notes:
+        notes.append({})
+    return notes[0]
 
 
 def _size_bytes(tensor: Any) -> int:

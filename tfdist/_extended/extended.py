@@ -1,4 +1,4 @@
-"""The only file that touches TensorFlow's internals: how a strategy makes variables, feeds replicas and sums their values.
+"""How a strategy makes variables, feeds replicas and sums their values.
 
 One step, as `Strategy.run` traces it:
 
@@ -20,7 +20,6 @@ import tensorflow as tf
 from tensorflow.python.distribute import cross_device_ops
 from tensorflow.python.distribute import cross_device_utils
 from tensorflow.python.distribute import distribute_utils
-from tensorflow.python.distribute import input_lib
 from tensorflow.python.distribute import input_util
 from tensorflow.python.distribute import mirrored_strategy
 from tensorflow.python.distribute import reduce_util
@@ -31,6 +30,11 @@ from tensorflow.python.framework import ops
 from tensorflow.python.ops import resource_variable_ops
 
 from tfdist import _keras
+from tfdist._extended.batch_part import BatchPart
+from tfdist._extended.inputs import FunctionDataset
+from tfdist._extended.inputs import RankDataset
+from tfdist._extended.variables import OnReadVariable
+from tfdist._extended.variables import OUR_CLASSES
 from tfdist.collectives.executor import Executor
 from tfdist.data import count_rows
 from tfdist.data import rank_dataset
@@ -86,17 +90,11 @@ class HierarchicalExtended(mirrored_strategy.MirroredExtended):
                 input_context=self._input_context(),
                 options=options,
             )
-        parts = rank_dataset(dataset, self._rank, self._size, len(self._devices))
-        distributed = self._rank_dataset(lambda _: parts, options)
-        # All ranks read the same batches, so all see the end in the same step: nobody need be asked.
-        distributed._enable_get_next_as_optional = False
-        return distributed
+        num_local = len(self._devices)
+        return RankDataset(rank_dataset(dataset, self._rank, self._size, num_local), self._container_strategy(), num_local)
 
     def _distribute_datasets_from_function(self, dataset_fn: Callable[[Any], Any], options: Any) -> Any:
-        return self._rank_dataset(dataset_fn, options)
-
-    def _rank_dataset(self, dataset_fn: Callable[[Any], Any], options: Any) -> _RankDataset:
-        return _RankDataset(
+        return FunctionDataset(
             self._input_workers_with_options(options),
             self._container_strategy(),
             input_contexts=[self._input_context()],
@@ -193,9 +191,12 @@ class HierarchicalExtended(mirrored_strategy.MirroredExtended):
         return cross_device_ops.simple_broadcast(gathered, destinations, always_mirrored=True)
 
     def _sum_devices(self, value: Any) -> Any:
-        copies = value.values if isinstance(value, values.DistributedValues) else (tf.convert_to_tensor(value),)
+        copies = value.values if isinstance(value, values.DistributedValues) else (value,)
+        copies = [copy if isinstance(copy, tf.IndexedSlices) else tf.convert_to_tensor(copy) for copy in copies]
+        if self._step is not None and self._step.parts is not None:
+            copies = [_zero_without_rows(copy, part) for copy, part in zip(copies, self._step.parts, strict=False)]
         with ops.device(copies[0].device or self._devices[0]):
-            return cross_device_utils.aggregate_tensors_or_indexed_slices(list(copies), tf.add_n)
+            return _merge_duplicates(cross_device_utils.aggregate_tensors_or_indexed_slices(copies, tf.add_n))
 
     def _sum_ranks(self, local: list[Any]) -> list[Any]:
         """Sums over ranks: dense tensors in buckets, slices by gathering them, with each row of a variable at most once."""
@@ -209,11 +210,8 @@ class HierarchicalExtended(mirrored_strategy.MirroredExtended):
         totals = dict(zip(dense, self._executor.all_reduce([local[index] for index in dense]), strict=True))
         for index, value in enumerate(local):
             if index not in totals:
-                slices = _merge_duplicates(value)
-                rows = self._executor.all_gather(slices.values)
-                totals[index] = _merge_duplicates(
-                    tf.IndexedSlices(rows, self._executor.all_gather(slices.indices), slices.dense_shape)
-                )
+                rows, indices = self._executor.all_gather(value.values), self._executor.all_gather(value.indices)
+                totals[index] = _merge_duplicates(tf.IndexedSlices(rows, indices, value.dense_shape))
         return [totals[index] for index in range(len(local))]
 
     # Variables -------------------------------------------------------------------------------------------------------------
@@ -222,7 +220,7 @@ class HierarchicalExtended(mirrored_strategy.MirroredExtended):
         # An optimizer places each slot beside its variable; slots are updated from sums, so no replica has its own.
         is_slot = kwargs.get("colocate_with") is not None
         variable = super()._create_variable(next_creator, **kwargs)
-        cls = _OUR_CLASSES.get(type(variable))
+        cls = OUR_CLASSES.get(type(variable))
         if cls is None or len(self._devices) * self._size == 1:
             return variable
         # TensorFlow takes the classes from a table of its module; ours add behaviour, not state.
@@ -230,7 +228,7 @@ class HierarchicalExtended(mirrored_strategy.MirroredExtended):
         variable.tfdist_is_slot = is_slot
         if self._size > 1:
             self._new_variables.append(weakref.ref(variable))
-            if cls is _OnReadVariable and variable.aggregation == _SUM:
+            if cls is OnReadVariable and variable.aggregation == _SUM:
                 with ops.init_scope(), ops.device("CPU:0"):
                     start = variable.values[0].read_value() * len(self._devices) * self._size
                     variable.tfdist_total = resource_variable_ops.ResourceVariable(start, trainable=False)
@@ -265,16 +263,6 @@ class HierarchicalExtended(mirrored_strategy.MirroredExtended):
                 copy.assign(value)
 
 
-class _RankDataset(input_lib.DistributedDatasetsFromFunction):
-    """One rank's dataset, which counts steps: each takes one element for each of the rank's replicas."""
-
-    @property
-    def cardinality(self) -> Any:
-        elements = super().cardinality
-        replicas = len(self._strategy.extended.worker_devices)
-        return tf.where(elements > 0, (elements + replicas - 1) // replicas, elements)
-
-
 class _Step:
     """What one call of `Strategy.run` is for, and what it has done so far."""
 
@@ -292,84 +280,6 @@ class _Step:
             return self._purpose
         shapes = ", ".join(self._sums)
         return f"{self._purpose}, which sums {len(self._sums)} tensors ({shapes[:80]}..., {zlib.crc32(shapes.encode()):08x})"
-
-
-class BatchPart(float):
-    """The number of replicas, as one replica must use it in a step whose batch may not be divided evenly.
-
-    Keras, and users who follow TensorFlow's guide, divide a replica's mean loss by the number of replicas R, since gradients are
-    summed. That weights each row the same only if every replica has as many rows as any other. A replica with n of the batch's N
-    rows must divide by N/n instead: then the sum over replicas is the mean over the batch, and regularisation counts once.
-
-    It prints and compares as R; where it divides or meets a tensor, it is N/n.
-    """
-
-    share: Any
-    count: Any
-
-    @classmethod
-    def make(cls, replicas: int, rows: Any, total_rows: Any) -> BatchPart:
-        part = cls(replicas)
-        rows, total_rows = tf.cast(rows, tf.float32), tf.cast(total_rows, tf.float32)
-        part.share = tf.math.divide_no_nan(rows, total_rows)
-        part.count = tf.math.divide_no_nan(total_rows, rows)
-        return part
-
-    def __rtruediv__(self, other: Any) -> Any:
-        share = tf.cast(self.share, other.dtype) if tf.is_tensor(other) else self.share
-        return other * share
-
-    def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> Any:
-        del name
-        dtype = tf.as_dtype(dtype or tf.float32)
-        return tf.cast(self.count, dtype) if dtype.is_floating else tf.constant(int(self), dtype)
-
-
-class _OnReadVariable(values.SyncOnReadVariable):
-    """A metric's state, or Keras 2's moving statistics: each replica writes its own copy.
-
-    Outside of a replica, it is read without asking the other ranks: a sum from `tfdist_total`, a mean from the first copy, both of
-    which every step brings up to date. So any rank may read, print and save it when it likes.
-    """
-
-    def _update_replica(self, update_fn: Any, value: Any, **kwargs: Any) -> Any:
-        extended = self._distribute_strategy.extended
-        step, copy = extended._step, self._get_on_device_or_primary()
-        if step is None:
-            return update_fn(copy, value, **kwargs)
-        step.written.setdefault(id(self), self)
-        if step.parts is None:
-            return update_fn(copy, value, **kwargs)
-        # The mean over no rows is NaN, and would stay in the state.
-        rows = step.parts[values_util.get_current_replica_id_as_int()].share
-        before = copy.read_value()
-        update_fn(copy, value, **kwargs)
-        return copy.assign(tf.where(rows > 0, copy.read_value(), before))
-
-    def _get_cross_replica(self) -> Any:
-        if self._distribute_strategy.extended._size == 1 or self._aggregation not in (_SUM, tf.VariableAggregation.MEAN):
-            return super()._get_cross_replica()
-        return tf.identity(self.tfdist_total if self._aggregation == _SUM else self._get_replica(0))
-
-    def assign(self, value: Any, *args: Any, **kwargs: Any) -> Any:
-        result = super().assign(value, *args, **kwargs)
-        if hasattr(self, "tfdist_total") and tf.distribute.get_replica_context() is None:
-            self.tfdist_total.assign(tf.cast(value, self.dtype))
-        return result
-
-
-class _MirroredVariable(values.MirroredVariable):
-    """A variable that is equal on all replicas; where a replica may write to its own copy, the copies are averaged after the step."""
-
-    def _update_replica(self, update_fn: Any, value: Any, **kwargs: Any) -> Any:
-        step = self._distribute_strategy.extended._step
-        own_copy = self._aggregation == tf.VariableAggregation.NONE and self.dtype.is_floating
-        if step is not None and own_copy and not self.trainable and not self.tfdist_is_slot:
-            step.written.setdefault(id(self), self)
-        return super()._update_replica(update_fn, value, **kwargs)
-
-
-_OUR_CLASSES = {values.SyncOnReadVariable: _OnReadVariable, values.MirroredVariable: _MirroredVariable}
 
 
 def share_seed(seed: int) -> None:
@@ -390,6 +300,14 @@ def _purpose(fn: Any) -> str:
     return f"{call.method}: {name}" if call else f"run {name}"
 
 
+def _zero_without_rows(gradient: Any, part: BatchPart) -> Any:
+    """A replica without rows has the gradient 0, or NaN where a layer took the mean of its rows."""
+    if isinstance(gradient, tf.IndexedSlices) or not gradient.dtype.is_floating:
+        return gradient
+    # A condition, not a product: gradients are large, and replicas without rows rare.
+    return tf.cond(part.share > 0, lambda: tf.identity(gradient), lambda: tf.zeros_like(gradient))
+
+
 def _all_static(counts: list[Any]) -> bool:
     return all(tf.get_static_value(count) is not None for count in counts)
 
@@ -402,7 +320,10 @@ def _scale(value: Any, factor: float) -> Any:
     return value * tf.cast(factor, value.dtype)
 
 
-def _merge_duplicates(slices: tf.IndexedSlices) -> tf.IndexedSlices:
-    indices, positions = tf.unique(slices.indices)
-    rows = tf.math.unsorted_segment_sum(slices.values, positions, tf.size(indices))
-    return tf.IndexedSlices(rows, indices, slices.dense_shape)
+def _merge_duplicates(value: Any) -> Any:
+    """Sums the slices of each row, so that a row occurs once: Keras 3's Adam would square and add them one by one."""
+    if not isinstance(value, tf.IndexedSlices):
+        return value
+    indices, positions = tf.unique(value.indices)
+    rows = tf.math.unsorted_segment_sum(value.values, positions, tf.size(indices))
+    return tf.IndexedSlices(rows, indices, value.dense_shape)

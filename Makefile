@@ -1,0 +1,41 @@
+# Two stacks: `current` lives in .venv, `addons` (TensorFlow 2.15, tensorflow-addons) in .venv-addons.
+PYTHON ?= python3
+# What TensorFlow to install: tensorflow-cpu, tensorflow or gpu (NCCL needs HOROVOD_GPU_OPERATIONS=NCCL as well).
+TENSORFLOW ?= tensorflow-cpu
+
+.DEFAULT_GOAL := help
+.PHONY: help train test test-addons lint docs bench clean
+
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
+
+train: .venv/ready ## Train examples/mnist.py on 2 processes with 2 devices each
+	./tools/train.sh .venv
+
+test: .venv/ready ## Run all tests on the current stack
+	.venv/bin/python -m pytest
+
+test-addons: .venv-addons/ready ## Run all tests on the addons stack
+	.venv-addons/bin/python -m pytest
+
+lint: .venv/ready ## Check style, types and the direction of imports
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+	.venv/bin/lint-imports
+
+docs: .venv/ready ## Build the documentation; warnings fail
+	.venv/bin/python -m pip install --quiet -e '.[docs]'
+	.venv/bin/python -m sphinx -W --keep-going -b html docs docs/_build/html
+
+bench: .venv/ready ## Run all benchmarks
+	.venv/bin/python benchmarks/overhead.py
+
+.venv/ready: setup.cfg docker/horovod_wheel.sh tools/environment.sh
+	./tools/environment.sh $(PYTHON) .venv $(TENSORFLOW),dev
+
+.venv-addons/ready: setup.cfg docker/horovod_wheel.sh tools/environment.sh
+	./tools/environment.sh $(PYTHON) .venv-addons addons,test
+
+clean: ## Remove both environments and all results
+	rm -rf .venv .venv-addons results docs/_build
