@@ -35,6 +35,11 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
 _LOG_TAIL = 60
+# Warnings are errors in tests, but for what libraries do to each other.
+ALLOWED_WARNINGS: tuple[tuple[str, type[Warning]], ...] = (
+    (r"In the future .np\.object. will be defined", FutureWarning),  # Keras and NumPy
+    (r"__array__ implementation doesn't accept a copy keyword", DeprecationWarning),  # TensorFlow and NumPy 2
+)
 
 
 class Layout(NamedTuple):
@@ -239,7 +244,7 @@ def _work(folder: pathlib.Path, module: str, function: str) -> int:
         set_logical_cpus(int(os.environ["TFDIST_TEST_DEVICES"]))
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            for message, category in allowed_warnings():
+            for message, category in ALLOWED_WARNINGS:
                 warnings.filterwarnings("ignore", message, category)
             getattr(test, "on_rank", test)()
     except BaseException:
@@ -248,15 +253,6 @@ def _work(folder: pathlib.Path, module: str, function: str) -> int:
     finally:
         (folder / f"{_rank()}.result").write_text(json.dumps(error))
     return 0
-
-
-def allowed_warnings() -> list[tuple[str, type[Warning]]]:
-    """What libraries say that we cannot mend."""
-    return [
-        (r".*In the future `np\.object` will be defined.*", FutureWarning),
-        (r".*unclosed.*", ResourceWarning),
-        (r"__array__ implementation doesn't accept a copy keyword.*", DeprecationWarning),
-    ]
 
 
 def set_logical_cpus(count: int) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 MAX_LINES = 8
-_ABSENT = "absent"
+_ABSENT = object()
 
 
 def differences(settings: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -33,7 +33,7 @@ def differences(settings: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _flatten(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping) and value:
+    if isinstance(value, Mapping) and (value or not name):
         for key, inner in value.items():
             yield from _flatten(inner, f"{name}.{key}" if name else str(key))
     elif isinstance(value, list | tuple) and value:
@@ -46,7 +46,11 @@ def _flatten(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 def _line(name: str, values: Sequence[Any]) -> str:
     ranks: dict[str, list[int]] = {}
     for rank, value in enumerate(values):
-        ranks.setdefault(value if value is _ABSENT else repr(value), []).append(rank)
+        ranks.setdefault("absent" if value is _ABSENT else repr(value), []).append(rank)
     if len(ranks) == 1:
         return ""
-    return f"{name}: " + ", ".join(f"{value} on rank {', '.join(map(str, where))}" for value, where in ranks.items())
+    return f"{name}: " + ", ".join(f"{value} on {_name_ranks(where)}" for value, where in ranks.items())
+
+
+def _name_ranks(ranks: Sequence[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {' and '.join(map(str, ranks))}"
