@@ -39,6 +39,7 @@ _LOG_TAIL = 60
 ALLOWED_WARNINGS: tuple[tuple[str, type[Warning]], ...] = (
     (r"In the future .np\.object. will be defined", FutureWarning),  # Keras and NumPy
     (r"__array__ implementation doesn't accept a copy keyword", DeprecationWarning),  # TensorFlow and NumPy 2
+    (r"non-integer arguments to randrange", DeprecationWarning),  # Keras 2 and Python
 )
 
 
@@ -86,7 +87,14 @@ def run_on_ranks(function: Callable[[], None], layout: Layout, timeout_s: float,
     skip_unless_installed(layout.launcher)
     folder = pathlib.Path(tempfile.mkdtemp(prefix="tfdist-ranks-"))
     try:
-        command = [*launch_command(layout), sys.executable, __file__, str(folder), function.__module__, function.__name__]
+        command = [
+            *launch_command(layout),
+            sys.executable,
+            __file__,
+            str(folder),
+            function.__module__,
+            function.__name__,
+        ]
         in_time = _launch(command, folder, timeout_s, {"TFDIST_TEST_DEVICES": str(layout.devices), **(environ or {})})
         failures = _failures(folder, layout, in_time, timeout_s)
         output = _output(folder)
@@ -173,7 +181,7 @@ def _failures(folder: pathlib.Path, layout: Layout, in_time: set[int], timeout_s
     """One line for each rank that did not pass, the first to fail first."""
     ended = {rank: _read_exit(folder / f"{rank}.exit") for rank in range(layout.processes)}
     lines = []
-    for rank, (moment, code) in sorted(ended.items(), key=lambda item: item[1][0]):
+    for rank, (_, code) in sorted(ended.items(), key=lambda item: item[1][0]):
         result = folder / f"{rank}.result"
         if not (folder / f"{rank}.pid").exists():
             lines.append(f"Rank {rank} never started.")
@@ -260,8 +268,6 @@ def set_logical_cpus(count: int) -> None:
     tf: Any = importlib.import_module("tensorflow")
     configurations = [tf.config.LogicalDeviceConfiguration()] * count
     tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], configurations)
-
-
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ import pytest
 from tests.harness import Layout
 from tests.harness import on_ranks
 from tests.test_training import assert_same_training
-from tests.test_training import L
 from tests.test_training import mlp
 from tests.test_training import some_data
 from tests.test_training import train
@@ -45,7 +44,10 @@ def test_addons_and_legacy_optimizers():
 
     def build():
         model = mlp()
-        groups = [(keras.optimizers.legacy.Adam(0.01), model.layers[0]), (keras.optimizers.legacy.SGD(0.1), model.layers[1])]
+        groups = [
+            (keras.optimizers.legacy.Adam(0.01), model.layers[0]),
+            (keras.optimizers.legacy.SGD(0.1), model.layers[1]),
+        ]
         model.grouped = tfa.optimizers.MultiOptimizer(groups)
         return model
 
@@ -61,4 +63,3 @@ def test_addons_and_legacy_optimizers():
                 model.compile(model.grouped, "mse")
         results.append((model, model.fit(*data, batch_size=12, epochs=2, shuffle=False, verbose=0).history))
     assert_same_training(results)
-    assert L.Dense

@@ -48,7 +48,10 @@ def test_refusals_with_three_devices():
     with strategy.scope():
         model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
         model.compile("sgd", "mse")
-    for data in ({"x": x, "y": y, "batch_size": 2}, {"x": tf.data.Dataset.from_tensor_slices((x, y)).batch(2), "shuffle": False}):
+    for data in (
+        {"x": x, "y": y, "batch_size": 2},
+        {"x": tf.data.Dataset.from_tensor_slices((x, y)).batch(2), "shuffle": False},
+    ):
         with pytest.raises(ValueError, match="batch size=2, replicas=3"):
             model.fit(verbose=0, **data)
     model.fit(x, y, batch_size=3, verbose=0)

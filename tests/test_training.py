@@ -168,10 +168,14 @@ def evaluate_and_predict(strategy):
     plain.compile("sgd", "mse", metrics=["mae", keras.metrics.AUC(name="auc")])
     for batch_size in (8, 5):
         np.testing.assert_allclose(
-            model.evaluate(x, y, batch_size=batch_size, verbose=0), plain.evaluate(x, y, batch_size=batch_size, verbose=0), rtol=1e-5
+            model.evaluate(x, y, batch_size=batch_size, verbose=0),
+            plain.evaluate(x, y, batch_size=batch_size, verbose=0),
+            rtol=1e-5,
         )
         np.testing.assert_allclose(
-            model.predict(x, batch_size=batch_size, verbose=0), plain.predict(x, batch_size=batch_size, verbose=0), atol=1e-6
+            model.predict(x, batch_size=batch_size, verbose=0),
+            plain.predict(x, batch_size=batch_size, verbose=0),
+            atol=1e-6,
         )
 
 
@@ -197,7 +201,14 @@ def logs_are_global_and_callbacks_act_alike(strategy):
             model = mlp()
             model.compile(keras.optimizers.SGD(0.2), "mse", metrics=["mae", keras.metrics.AUC(name="auc")])
         history = model.fit(
-            x, y, batch_size=8, epochs=9, shuffle=False, verbose=0, validation_data=(x[:13], y[:13]), callbacks=callbacks()
+            x,
+            y,
+            batch_size=8,
+            epochs=9,
+            shuffle=False,
+            verbose=0,
+            validation_data=(x[:13], y[:13]),
+            callbacks=callbacks(),
         )
         results.append((model, history.history, np.array(seen)))
         seen.clear()
@@ -215,7 +226,14 @@ def embeddings_one_variable_none_gradients_and_mixed_dtypes(strategy):
     target = rng.normal(size=(24, 1)).astype("float32")
 
     def embedding():
-        return keras.Sequential([keras.Input((5,), dtype="int32"), L.Embedding(9, 3, embeddings_initializer=init(1)), L.Flatten(), dense(1, 2)])
+        return keras.Sequential(
+            [
+                keras.Input((5,), dtype="int32"),
+                L.Embedding(9, 3, embeddings_initializer=init(1)),
+                L.Flatten(),
+                dense(1, 2),
+            ]
+        )
 
     class OneHot(L.Layer):
         def call(self, inputs):

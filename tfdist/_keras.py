@@ -155,7 +155,16 @@ def _arguments(call: Call) -> dict[str, Any]:
     given = call.arguments
     plain = {
         name: given[name]
-        for name in ("batch_size", "epochs", "initial_epoch", "steps_per_epoch", "steps", "validation_steps", "validation_freq", "shuffle")
+        for name in (
+            "batch_size",
+            "epochs",
+            "initial_epoch",
+            "steps_per_epoch",
+            "steps",
+            "validation_steps",
+            "validation_freq",
+            "shuffle",
+        )
         if name in given
     }
     if call.method == "fit":

@@ -147,7 +147,11 @@ class Agreement:
         thread.start()
         thread.join(_LEAVE_AFTER_ERROR_S)
         if thread.is_alive():
-            _log.error("Rank %d fails (%s) while the others wait for it in a step; all are ended.", self._communicator.rank, self._failure)
+            _log.error(
+                "Rank %d fails (%s) while the others wait for it in a step; all are ended.",
+                self._communicator.rank,
+                self._failure,
+            )
             self._communicator.abort()
 
 

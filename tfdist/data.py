@@ -112,8 +112,8 @@ def static_batch_size(dataset: Any) -> int | None:
 def unseeded_shuffle(dataset: Any) -> bool:
     """Whether a dataset shuffles by a seed that differs between processes."""
     for inner in _inputs(dataset):
-        seeds = (getattr(inner, "_seed", None), getattr(inner, "_seed2", None))
-        if "Shuffle" in type(inner).__name__ and None not in seeds and not any(int(seed) for seed in seeds):
+        seeds = [getattr(inner, name) for name in ("_seed", "_seed2") if hasattr(inner, name)]
+        if "Shuffle" in type(inner).__name__ and seeds and not any(int(seed) for seed in seeds):
             return True
     return False
 

@@ -19,8 +19,8 @@ from tfdist.collectives.executor import Executor
 from tfdist.communicators import create_communicator
 from tfdist.data import static_batch_size
 from tfdist.data import unseeded_shuffle
-from tfdist.topology import Topology
 from tfdist.topology import device_share
+from tfdist.topology import Topology
 
 ALGORITHMS = ("auto",)
 COMPRESSIONS = ("none",)
@@ -184,7 +184,12 @@ class HierarchicalStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         if self.size == 1:
             return
         self._check_shuffle(dataset)
-        settings = {"global batch size": batch_size, "seed": _extended.global_seed(), "strategy": self._settings, "versions": _versions()}
+        settings = {
+            "global batch size": batch_size,
+            "seed": _extended.global_seed(),
+            "strategy": self._settings,
+            "versions": _versions(),
+        }
         settings["strategy"] = {**self._settings, "communicator": self._communicator.name}
         if call is not None:
             settings.update(_keras.call_settings(call))
@@ -214,7 +219,7 @@ class HierarchicalStrategy(tf.distribute.MultiWorkerMirroredStrategy):
     def _check_shuffle(self, dataset: Any) -> None:
         if dataset is not None and unseeded_shuffle(dataset):
             raise ValueError(
-                "Each rank takes its rows of each batch, so all must shuffle alike; this dataset was shuffled without a seed before "
+                "Each rank takes its rows of each batch, so all must shuffle alike; this one was shuffled without a seed before "
                 "the strategy was made. Make the strategy first, or use shuffle(..., seed=1). Received: a shuffle without a seed."
             )
 
@@ -271,7 +276,9 @@ def _resolve_devices(devices: list[str] | None, local_rank: int, local_size: int
     names = [":".join(device.strip("/").upper().split(":")[-2:]) for device in devices]
     missing = [name for name in names if name not in available]
     if missing or len(set(names)) < len(names) or not names:
-        raise ValueError(f"`devices` must name devices of this process, each once, out of {available}. Received: devices={devices}.")
+        raise ValueError(
+            f"`devices` must name devices of this process, each once, out of {available}. Received: devices={devices}."
+        )
     return names
 
 

@@ -221,7 +221,7 @@ class HierarchicalExtended(mirrored_strategy.MirroredExtended):
         is_slot = kwargs.get("colocate_with") is not None
         variable = super()._create_variable(next_creator, **kwargs)
         cls = OUR_CLASSES.get(type(variable))
-        if cls is None or len(self._devices) * self._size == 1:
+        if cls is None:
             return variable
         # TensorFlow takes the classes from a table of its module; ours add behaviour, not state.
         variable.__class__ = cls

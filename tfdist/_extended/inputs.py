@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator
 from typing import Any
+from typing import ClassVar
 
 import tensorflow as tf
 from tensorflow.python.distribute import distribute_utils
@@ -105,7 +106,7 @@ class RankIteratorSpec(tf.TypeSpec):
     A type's description is made of plain values, so the strategy is in it by number.
     """
 
-    _strategies: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+    _strategies: ClassVar[weakref.WeakValueDictionary[int, Any]] = weakref.WeakValueDictionary()
 
     def __init__(self, iterator_spec: Any, strategy_id: int, num_local: int) -> None:
         self._iterator_spec = iterator_spec

@@ -9,7 +9,17 @@ from tensorflow.python.distribute import values
 from tensorflow.python.distribute import values_util
 
 
-class OnReadVariable(values.SyncOnReadVariable):
+class _Number:
+    """What a plain variable can do and TensorFlow's distributed ones cannot: `int(optimizer.iterations)`."""
+
+    def __int__(self: Any) -> int:
+        return int(self.numpy())
+
+    def __float__(self: Any) -> float:
+        return float(self.numpy())
+
+
+class OnReadVariable(_Number, values.SyncOnReadVariable):
     """A metric's state, or Keras 2's moving statistics: each replica writes its own copy.
 
     Outside of a replica, it is read without asking the other ranks: a sum from `tfdist_total`, a mean from the first copy, both of
@@ -31,7 +41,10 @@ class OnReadVariable(values.SyncOnReadVariable):
         return copy.assign(tf.where(rows > 0, copy.read_value(), before))
 
     def _get_cross_replica(self) -> Any:
-        if self._distribute_strategy.extended._size == 1 or self._aggregation not in (tf.VariableAggregation.SUM, tf.VariableAggregation.MEAN):
+        if self._distribute_strategy.extended._size == 1 or self._aggregation not in (
+            tf.VariableAggregation.SUM,
+            tf.VariableAggregation.MEAN,
+        ):
             return super()._get_cross_replica()
         return tf.identity(self.tfdist_total if self._aggregation == tf.VariableAggregation.SUM else self._get_replica(0))
 
@@ -42,8 +55,8 @@ class OnReadVariable(values.SyncOnReadVariable):
         return result
 
 
-class MirroredVariable(values.MirroredVariable):
-    """A variable that is equal on all replicas; where a replica may write to its own copy, the copies are averaged after the step."""
+class MirroredVariable(_Number, values.MirroredVariable):
+    """A variable that is equal on all replicas; what replicas write to their own copies is averaged after the step."""
 
     def _update_replica(self, update_fn: Any, value: Any, **kwargs: Any) -> Any:
         step = self._distribute_strategy.extended._step

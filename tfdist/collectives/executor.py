@@ -66,7 +66,9 @@ class Executor:
             return list(tensors)
         carried = [tf.cast(tensor, self._carrier(tensor.dtype)) for tensor in tensors]
         results: dict[int, Any] = {}
-        for bucket in plan_buckets([_size_bytes(tensor) for tensor in carried], [t.dtype.name for t in carried], self._fusion_bytes):
+        for bucket in plan_buckets(
+            [_size_bytes(tensor) for tensor in carried], [t.dtype.name for t in carried], self._fusion_bytes
+        ):
             summed = self._send(self.communicator.all_reduce, [carried[index] for index in bucket], "reduce")
             results.update(zip(bucket, summed, strict=True))
         return [tf.cast(results[index], tensor.dtype) for index, tensor in enumerate(tensors)]

@@ -18,7 +18,8 @@ ENGINES = {
 }
 
 _INSTALL = {
-    "horovod": "build Horovod's wheel with `docker/horovod_wheel.sh python` and install it (PyPI's source does not build for TensorFlow 2.16 and later)",
+    "horovod": "build Horovod's wheel with `docker/horovod_wheel.sh python` and install it (PyPI has its source only, which does "
+    "not build for TensorFlow 2.16 and later)",
     "mpi": "`pip install tfdist[mpi]`",
 }
 

@@ -50,10 +50,11 @@ class MpiCommunicator(Communicator):
         return array
 
     def all_reduce(self, tensors: list[Any], name: str) -> list[Any]:
-        reduced = tf.numpy_function(self._sum_arrays, tensors, [tensor.dtype for tensor in tensors], name=name)
+        dtypes = [tensor.dtype for tensor in tensors]
+        reduced = tf.nest.flatten(tf.numpy_function(self._sum_arrays, tensors, dtypes, name=name))
         for before, after in zip(tensors, reduced, strict=True):
             after.set_shape(before.shape)
-        return list(reduced)
+        return reduced
 
     def all_gather(self, tensor: Any, name: str) -> Any:
         gathered = tf.numpy_function(self.gather_array, [tensor], tensor.dtype, name=name)

@@ -1,0 +1,76 @@
+"""What does the strategy cost where there is nothing to distribute?
+
+    python benchmarks/overhead.py
+
+Times a step of `fit` of examples/mnist.py's model with one process and one device, with the strategy and without, alternating
+in one run, and prints the ratio of the medians. At most 1.05 is wanted. Writes benchmarks/results/overhead.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import platform
+import statistics
+import sys
+
+import keras
+import tensorflow as tf
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "examples"))
+
+import mnist
+from tfdist.callbacks import StepTime
+
+import tfdist
+
+REPEATS = 9
+EPOCHS = 2
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Times a step of fit with the strategy and without.")
+    parser.add_argument("--batch-size", type=int, default=64)
+    options = argparse.Namespace(**vars(parser.parse_args()), epochs=EPOCHS, rate=0.003)
+    train, _ = mnist.load_images()
+    sides = {"strategy": tfdist.HierarchicalStrategy().scope, "plain": tf.distribute.get_strategy().scope}
+    models = {}
+    for side, scope in sides.items():
+        with scope():
+            models[side] = mnist.build_model(keras, options)
+    times_ms: dict[str, list[float]] = {side: [] for side in models}
+    for repeat in range(REPEATS + 1):
+        # Alternating, and in turn first, so that neither has the machine's better moments.
+        for side in sorted(models, reverse=bool(repeat % 2)):
+            history = models[side].fit(*train, batch_size=options.batch_size, epochs=EPOCHS, verbose=0, callbacks=[StepTime()])
+            if repeat:
+                times_ms[side].append(1000 * statistics.median(history.history["step_time_s"]))
+    medians_ms = {side: statistics.median(times) for side, times in times_ms.items()}
+    ratio = medians_ms["strategy"] / medians_ms["plain"]
+    print(f"median step: strategy {medians_ms['strategy']:.3f} ms, plain {medians_ms['plain']:.3f} ms, ratio {ratio:.3f}")
+    write_results({"times_ms": times_ms, "medians_ms": medians_ms, "ratio": ratio})
+
+
+def write_results(results: dict) -> None:
+    folder = pathlib.Path(__file__).parent / "results"
+    folder.mkdir(exist_ok=True)
+    about = {
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "command": "python " + " ".join(sys.argv),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}",
+        "threads": "TensorFlow's defaults",
+        "versions": {
+            "python": platform.python_version(),
+            "tensorflow": tf.__version__,
+            "keras": keras.__version__,
+            "tfdist": tfdist.__version__,
+        },
+    }
+    (folder / "overhead.json").write_text(json.dumps({**about, **results}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""What every engine must do, on all of them."""
+
+import numpy as np
+import tensorflow as tf
+
+from tests.harness import Layout
+from tests.harness import on_ranks
+from tfdist.communicators import create_communicator
+
+LAYOUTS = (Layout(1, 1), Layout(2, 1, "mpi"), Layout(3, 1, "mpi"), Layout(2, 1, "horovod"))
+
+
+@on_ranks(*LAYOUTS)
+def test_host_and_tensor_methods():
+    comm = create_communicator()
+    ranks = np.arange(comm.size)
+
+    ragged = comm.gather_array(np.full((comm.rank + 1, 2), comm.rank, "float32"))
+    np.testing.assert_array_equal(ragged[:, 0], np.repeat(ranks, ranks + 1))
+    assert comm.gather_array(np.empty((0,), np.uint8)).shape == (0,)
+
+    for dtype in ("float32", "int64", "bool", "uint8"):
+        value = np.array([[comm.rank + 1, 0]]).astype(dtype)
+        np.testing.assert_array_equal(comm.broadcast_array(value), np.array([[1, 0]]).astype(dtype))
+
+    @tf.function
+    def summed(tensors):
+        return comm.all_reduce(tensors, "sum")
+
+    for dtype in sorted(comm.sum_dtypes):
+        tensors = [tf.cast(tf.fill((3, 2), comm.rank + 1), dtype), tf.cast(tf.range(comm.rank, comm.rank + 5), dtype)]
+        for _ in range(2):
+            first, second = summed(tensors)
+            np.testing.assert_array_equal(first, np.full((3, 2), (ranks + 1).sum()))
+            np.testing.assert_array_equal(second, np.arange(5) * comm.size + ranks.sum())
+        eager = comm.all_reduce(tensors, "eager")
+        np.testing.assert_array_equal(eager[1], second)
+
+    nan = comm.all_reduce([tf.constant([np.nan, np.inf, 1.0]) if comm.rank == 0 else tf.ones(3)], "nan")[0].numpy()
+    assert np.isnan(nan[0])
+    assert np.isinf(nan[1])
+    assert nan[2] == comm.size
+
+    @tf.function
+    def gathered(tensor):
+        return comm.all_gather(tensor, "gather")
+
+    rows = gathered(tf.fill((comm.rank, 3), comm.rank))
+    np.testing.assert_array_equal(rows[:, 0], np.repeat(ranks, ranks))
