@@ -6,6 +6,7 @@ import functools
 import importlib
 import os
 import sys
+import threading
 from collections.abc import Callable
 from collections.abc import Mapping
 from types import FrameType
@@ -75,6 +76,33 @@ def is_horovod_optimizer(optimizer: Any) -> bool:
             return True
         optimizer = getattr(optimizer, "inner_optimizer", None)
     return False
+
+
+def make_replica_safe(optimizer: Any) -> None:
+    """Lets the replicas of one process use tensorflow-addons' MultiOptimizer.
+
+    It keeps the gradients of a step in its own attributes, where replicas, which run as threads in turn, overwrite each other's.
+    """
+    if type(optimizer).__name__ == "MultiOptimizer" and hasattr(optimizer, "optimizer_specs"):
+        specs = optimizer.optimizer_specs
+        optimizer.optimizer_specs = [spec if isinstance(spec, _ReplicaSpec) else _ReplicaSpec(spec) for spec in specs]
+
+
+class _ReplicaSpec(dict[str, Any]):
+    """A dictionary whose entry "gv" is each thread's own."""
+
+    def __init__(self, spec: Mapping[str, Any]) -> None:
+        super().__init__(spec)
+        self._own = threading.local()
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        if key == "gv":
+            self._own.gv = value
+        else:
+            super().__setitem__(key, value)
+
+    def __getitem__(self, key: str) -> Any:
+        return self._own.gv if key == "gv" else super().__getitem__(key)
 
 
 def is_jit_compiled(model: Any) -> bool:

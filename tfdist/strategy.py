@@ -205,6 +205,7 @@ class HierarchicalStrategy(tf.distribute.MultiWorkerMirroredStrategy):
                 "Give `compile` the plain optimizer: the strategy sums the gradients, and Horovod's DistributedOptimizer would sum "
                 "them once more (Keras 2) or not at all (Keras 3). Received: an optimizer made by Horovod's DistributedOptimizer."
             )
+        _keras.make_replica_safe(getattr(call.model, "optimizer", None))
         if self.size > 1 and _keras.is_jit_compiled(call.model):
             raise ValueError(
                 f"Use compile(jit_compile=False): the engine {self._communicator.name!r} sends from the host, which a step "

@@ -191,7 +191,8 @@ class HierarchicalExtended(mirrored_strategy.MirroredExtended):
         return cross_device_ops.simple_broadcast(gathered, destinations, always_mirrored=True)
 
     def _sum_devices(self, value: Any) -> Any:
-        copies = value.values if isinstance(value, values.DistributedValues) else (value,)
+        # What is not distributed is the same on every replica.
+        copies = value.values if isinstance(value, values.DistributedValues) else (value,) * len(self._devices)
         copies = [copy if isinstance(copy, tf.IndexedSlices) else tf.convert_to_tensor(copy) for copy in copies]
         if self._step is not None and self._step.parts is not None:
             copies = [_zero_without_rows(copy, part) for copy, part in zip(copies, self._step.parts, strict=False)]
@@ -239,14 +240,15 @@ class HierarchicalExtended(mirrored_strategy.MirroredExtended):
         if not self._new_variables:
             return
         call = _keras.current_call()
-        alive = [variable for variable in (ref() for ref in self._new_variables) if variable is not None]
-        if call is not None:
-            # A rank may have made other models too; the ranks have compared this one.
-            used = {id(variable) for variable in _keras.all_variables(call.model)}
-            alive = [variable for variable in alive if id(variable) in used]
-        chosen = {id(variable) for variable in alive}
-        self._new_variables = [ref for ref in self._new_variables if ref() is not None and id(ref()) not in chosen]
         with ops.init_scope():
+            # What TensorFlow initialises only when it first runs the step that is being traced has to wait.
+            alive = [v for v in (ref() for ref in self._new_variables) if v is not None and v.values[0].is_initialized()]
+            if call is not None:
+                # A rank may have made other models too; the ranks have compared this one.
+                used = {id(variable) for variable in _keras.all_variables(call.model)}
+                alive = [variable for variable in alive if id(variable) in used]
+            chosen = {id(variable) for variable in alive}
+            self._new_variables = [ref for ref in self._new_variables if ref() is not None and id(ref()) not in chosen]
             self.broadcast_variables(alive)
 
     def broadcast_variables(self, variables: Iterable[Any]) -> None:
