@@ -177,6 +177,12 @@ def evaluate_and_predict(strategy):
             plain.predict(x, batch_size=batch_size, verbose=0),
             atol=1e-6,
         )
+    np.testing.assert_allclose(model.predict_on_batch(x[:7]), plain.predict_on_batch(x[:7]), atol=1e-6)
+    for _ in range(3):
+        np.testing.assert_allclose(model.train_on_batch(x[:7], y[:7]), plain.train_on_batch(x[:7], y[:7]), rtol=1e-4)
+    np.testing.assert_allclose(model.test_on_batch(x[:9], y[:9]), plain.test_on_batch(x[:9], y[:9]), rtol=1e-4)
+    for ours, theirs in zip(model.get_weights(), plain.get_weights(), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=TOLERANCE)
 
 
 @check

@@ -48,6 +48,11 @@ def current_call() -> Call | None:
     return None
 
 
+def passes_whole_batch(call: Call | None) -> bool:
+    """Whether every replica is handed the same whole batch, which it must then take its rows of."""
+    return KERAS_3 and call is not None and call.method.endswith("_on_batch")
+
+
 def call_settings(call: Call) -> dict[str, Any]:
     """Describes a call by what must be equal on all ranks: plain, nested values."""
     model = call.model

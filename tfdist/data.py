@@ -58,13 +58,14 @@ def rank_dataset(dataset: tf.data.Dataset, rank: int, size: int, num_local: int)
 
     def parts(*batch: Any) -> Any:
         whole = batch if len(batch) > 1 else batch[0]
-        taken = tuple(_take_rows(whole, local * size + rank, size * num_local) for local in range(num_local))
+        taken = tuple(take_rows(whole, local * size + rank, size * num_local) for local in range(num_local))
         return taken if num_local > 1 else taken[0]
 
     return dataset.map(parts)
 
 
-def _take_rows(batch: Any, replica: int, num_replicas: int) -> Any:
+def take_rows(batch: Any, replica: int, num_replicas: int) -> Any:
+    """The part of a batch that belongs to one replica; see `replica_rows`."""
     rows = count_rows(batch)
     if rows is None:
         raise ValueError(

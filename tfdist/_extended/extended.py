@@ -38,6 +38,7 @@ from tfdist._extended.variables import OUR_CLASSES
 from tfdist.collectives.executor import Executor
 from tfdist.data import count_rows
 from tfdist.data import rank_dataset
+from tfdist.data import take_rows
 
 _SUM = tf.VariableAggregation.SUM
 _POLICY = tf.data.experimental.AutoShardPolicy
@@ -113,6 +114,8 @@ class HierarchicalExtended(mirrored_strategy.MirroredExtended):
         outer, self._step = self._step, _Step(_purpose(fn))
         try:
             self.broadcast_new_variables()
+            if _keras.passes_whole_batch(_keras.current_call()):
+                args = self._divide(args)
             self._step.parts = self._batch_parts(self._step, args, kwargs)
             outputs = super()._call_for_each_replica(fn, args, kwargs)
             self._combine(self._step)
@@ -120,6 +123,11 @@ class HierarchicalExtended(mirrored_strategy.MirroredExtended):
         finally:
             self._step = outer
         return outputs
+
+    def _divide(self, batch: Any) -> Any:
+        replicas = len(self._devices) * self._size
+        parts = (take_rows(batch, local * self._size + self._rank, replicas) for local in range(len(self._devices)))
+        return distribute_utils.regroup(tuple(parts))
 
     def _batch_parts(self, step: _Step, args: Any, kwargs: Any) -> list[BatchPart] | None:
         """What part of the global batch each local replica has; None if that is known to be the same for all."""
