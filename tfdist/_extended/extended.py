@@ -52,7 +52,9 @@ class HierarchicalExtended(mirrored_strategy.MirroredExtended):
         self._rank, self._size = rank, size
         self._step: _Step | None = None
         self._new_variables: list[weakref.ref[Any]] = []
+        # What Keras reads of TensorFlow's own strategy for several processes.
         self._cluster_resolver = None
+        self._task_type, self._task_id = "worker", rank
         super().__init__(strategy, devices=devices, cross_device_ops=cross_device_ops.ReductionToOneDevice())
 
     # Who and how many ------------------------------------------------------------------------------------------------------
@@ -72,6 +74,11 @@ class HierarchicalExtended(mirrored_strategy.MirroredExtended):
 
     def _in_multi_worker_mode(self) -> bool:
         return self._size > 1
+
+    @property
+    def should_checkpoint(self) -> bool:
+        # By this, Keras 2 lets all other ranks write to folders that it removes again.
+        return self._rank == 0
 
     def _use_merge_call(self) -> bool:
         # Without merge_call, TensorFlow would reduce over this process's devices only.

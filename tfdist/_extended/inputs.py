@@ -36,7 +36,7 @@ class RankDataset(distribute.DistributedDatasetInterface):
 
     @property
     def element_spec(self) -> Any:
-        return iter(self).element_spec
+        return _distributed_spec(self._dataset.element_spec, self._strategy, self._num_local)
 
     @property
     def cardinality(self) -> Any:
@@ -86,11 +86,7 @@ class RankIterator(tf.__internal__.CompositeTensor, distribute.DistributedIterat
 
     @property
     def element_spec(self) -> Any:
-        return input_lib._create_distributed_tensor_spec(self._strategy, self._part_spec())
-
-    def _part_spec(self) -> Any:
-        spec = self._iterator.element_spec
-        return spec if self._num_local == 1 else tf.nest.map_structure(_merge_specs, *spec)
+        return _distributed_spec(self._iterator.element_spec, self._strategy, self._num_local)
 
     def _parts(self, element: Any) -> Any:
         return distribute_utils.regroup((element,) if self._num_local == 1 else tuple(element))
@@ -135,6 +131,11 @@ class RankIteratorSpec(tf.TypeSpec):
 
     def _from_components(self, components: Any) -> RankIterator:
         return RankIterator(components, self._strategies[self._strategy_id], self._num_local)
+
+
+def _distributed_spec(spec: Any, strategy: Any, num_local: int) -> Any:
+    part = spec if num_local == 1 else tf.nest.map_structure(_merge_specs, *spec)
+    return input_lib._create_distributed_tensor_spec(strategy, part)
 
 
 def _merge_specs(first: Any, *others: Any) -> Any:
