@@ -11,7 +11,6 @@ One step, as `Strategy.run` traces it:
 from __future__ import annotations
 
 import weakref
-import zlib
 from collections.abc import Callable
 from collections.abc import Iterable
 from typing import Any
@@ -31,8 +30,12 @@ from tensorflow.python.ops import resource_variable_ops
 
 from tfdist import _keras
 from tfdist._extended.batch_part import BatchPart
+from tfdist._extended.gradients import merge_duplicates
+from tfdist._extended.gradients import scale
+from tfdist._extended.gradients import zero_without_rows
 from tfdist._extended.inputs import FunctionDataset
 from tfdist._extended.inputs import RankDataset
+from tfdist._extended.step import Step
 from tfdist._extended.variables import OnReadVariable
 from tfdist._extended.variables import OUR_CLASSES
 from tfdist.collectives.executor import Executor
@@ -50,7 +53,7 @@ class HierarchicalExtended(mirrored_strategy.MirroredExtended):
     def __init__(self, strategy: Any, devices: list[str], executor: Executor, rank: int, size: int) -> None:
         self._executor = executor
         self._rank, self._size = rank, size
-        self._step: _Step | None = None
+        self._step: Step | None = None
         self._new_variables: list[weakref.ref[Any]] = []
         # What Keras reads of TensorFlow's own strategy for several processes.
         self._cluster_resolver = None
@@ -118,7 +121,7 @@ class HierarchicalExtended(mirrored_strategy.MirroredExtended):
     def _call_for_each_replica(self, fn: Any, args: Any, kwargs: Any) -> Any:
         if len(self._devices) * self._size == 1:
             return super()._call_for_each_replica(fn, args, kwargs)
-        outer, self._step = self._step, _Step(_purpose(fn))
+        outer, self._step = self._step, Step(fn)
         try:
             self.broadcast_new_variables()
             if _keras.passes_whole_batch(_keras.current_call()):
@@ -136,7 +139,7 @@ class HierarchicalExtended(mirrored_strategy.MirroredExtended):
         parts = (take_rows(batch, local * self._size + self._rank, replicas) for local in range(len(self._devices)))
         return distribute_utils.regroup(tuple(parts))
 
-    def _batch_parts(self, step: _Step, args: Any, kwargs: Any) -> list[BatchPart] | None:
+    def _batch_parts(self, step: Step, args: Any, kwargs: Any) -> list[BatchPart] | None:
         """What part of the global batch each local replica has; None if that is known to be the same for all."""
         counts = [count_rows(distribute_utils.select_replica(i, (args, kwargs))) for i in range(len(self._devices))]
         known = None not in counts
@@ -148,7 +151,7 @@ class HierarchicalExtended(mirrored_strategy.MirroredExtended):
         replicas = len(self._devices) * self._size
         return [BatchPart.make(replicas, count, total) for count in counts] if known else None
 
-    def _combine(self, step: _Step) -> None:
+    def _combine(self, step: Step) -> None:
         """Puts together what each replica wrote into its own copy of a variable."""
         written = [v for v in step.written.values() if self._size > 1 or v.aggregation != _SUM]
         sums = [self._sum_copies(variable, step.parts) for variable in written]
@@ -174,7 +177,7 @@ class HierarchicalExtended(mirrored_strategy.MirroredExtended):
         del options
         totals = self._sum_ranks([self._sum_devices(value) for value, _ in value_destination_pairs])
         if reduce_op == reduce_util.ReduceOp.MEAN:
-            totals = [_scale(total, 1 / (len(self._devices) * self._size)) for total in totals]
+            totals = [scale(total, 1 / (len(self._devices) * self._size)) for total in totals]
         return [
             cross_device_ops.simple_broadcast(total, destinations, always_mirrored=True)
             for total, (_, destinations) in zip(totals, value_destination_pairs, strict=True)
@@ -194,7 +197,7 @@ class HierarchicalExtended(mirrored_strategy.MirroredExtended):
         if value.dtype == tf.int64 and value.shape.num_elements() == 1 and reduce_op == reduce_util.ReduceOp.SUM:
             return tf.reshape(self._executor.meet(lambda: "ask whether there is more data", tf.reshape(value, [])), value.shape)
         total = self._sum_ranks([value])[0]
-        return total if reduce_op == reduce_util.ReduceOp.SUM else _scale(total, 1 / self._size)
+        return total if reduce_op == reduce_util.ReduceOp.SUM else scale(total, 1 / self._size)
 
     def _gather_to_implementation(self, value: Any, destinations: Any, axis: int, options: Any) -> Any:
         del options
@@ -210,9 +213,9 @@ class HierarchicalExtended(mirrored_strategy.MirroredExtended):
         copies = value.values if isinstance(value, values.DistributedValues) else (value,) * len(self._devices)
         copies = [copy if isinstance(copy, tf.IndexedSlices) else tf.convert_to_tensor(copy) for copy in copies]
         if self._step is not None and self._step.parts is not None:
-            copies = [_zero_without_rows(copy, part) for copy, part in zip(copies, self._step.parts, strict=False)]
+            copies = [zero_without_rows(copy, part) for copy, part in zip(copies, self._step.parts, strict=False)]
         with ops.device(copies[0].device or self._devices[0]):
-            return _merge_duplicates(cross_device_utils.aggregate_tensors_or_indexed_slices(copies, tf.add_n))
+            return merge_duplicates(cross_device_utils.aggregate_tensors_or_indexed_slices(copies, tf.add_n))
 
     def _sum_ranks(self, local: list[Any]) -> list[Any]:
         """Sums over ranks: dense tensors in buckets, slices by gathering them, with each row of a variable at most once."""
@@ -227,7 +230,7 @@ class HierarchicalExtended(mirrored_strategy.MirroredExtended):
         for index, value in enumerate(local):
             if index not in totals:
                 rows, indices = self._executor.all_gather(value.values), self._executor.all_gather(value.indices)
-                totals[index] = _merge_duplicates(tf.IndexedSlices(rows, indices, value.dense_shape))
+                totals[index] = merge_duplicates(tf.IndexedSlices(rows, indices, value.dense_shape))
         return [totals[index] for index in range(len(local))]
 
     # Variables -------------------------------------------------------------------------------------------------------------
@@ -280,25 +283,6 @@ class HierarchicalExtended(mirrored_strategy.MirroredExtended):
                 copy.assign(value)
 
 
-class _Step:
-    """What one call of `Strategy.run` is for, and what it has done so far."""
-
-    def __init__(self, purpose: str) -> None:
-        self._purpose = purpose
-        self._sums: list[str] = []
-        self.parts: list[BatchPart] | None = None
-        self.written: dict[int, Any] = {}
-
-    def note_sums(self, sums: list[Any]) -> None:
-        self._sums += [f"{tuple(value.shape)} {value.dtype.name}" for value in sums]
-
-    def describe(self) -> str:
-        if not self._sums:
-            return self._purpose
-        shapes = ", ".join(self._sums)
-        return f"{self._purpose}, which sums {len(self._sums)} tensors ({shapes[:80]}..., {zlib.crc32(shapes.encode()):08x})"
-
-
 def share_seed(seed: int) -> None:
     """Sets TensorFlow's global seed unless the user has, so that all ranks shuffle alike."""
     if context.global_seed() is None:
@@ -311,36 +295,5 @@ def global_seed() -> int | None:
     return seed
 
 
-def _purpose(fn: Any) -> str:
-    call = _keras.current_call()
-    name = getattr(fn, "__name__", type(fn).__name__)
-    return f"{call.method}: {name}" if call else f"run {name}"
-
-
-def _zero_without_rows(gradient: Any, part: BatchPart) -> Any:
-    """A replica without rows has the gradient 0, or NaN where a layer took the mean of its rows."""
-    if isinstance(gradient, tf.IndexedSlices) or not gradient.dtype.is_floating:
-        return gradient
-    # A condition, not a product: gradients are large, and replicas without rows rare.
-    return tf.cond(part.share > 0, lambda: tf.identity(gradient), lambda: tf.zeros_like(gradient))
-
-
 def _all_static(counts: list[Any]) -> bool:
     return all(tf.get_static_value(count) is not None for count in counts)
-
-
-def _scale(value: Any, factor: float) -> Any:
-    if isinstance(value, tf.IndexedSlices):
-        return tf.IndexedSlices(value.values * tf.cast(factor, value.dtype), value.indices, value.dense_shape)
-    if not value.dtype.is_floating:
-        return tf.cast(tf.cast(value, tf.float64) * factor, value.dtype)
-    return value * tf.cast(factor, value.dtype)
-
-
-def _merge_duplicates(value: Any) -> Any:
-    """Sums the slices of each row, so that a row occurs once: Keras 3's Adam would square and add them one by one."""
-    if not isinstance(value, tf.IndexedSlices):
-        return value
-    indices, positions = tf.unique(value.indices)
-    rows = tf.math.unsorted_segment_sum(value.values, positions, tf.size(indices))
-    return tf.IndexedSlices(rows, indices, value.dense_shape)
