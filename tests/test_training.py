@@ -420,3 +420,15 @@ def test_training():
     for run_check in CHECKS:
         print(run_check.__name__, flush=True)
         run_check(strategy)
+
+
+@on_ranks(Layout(2, 1, "mpi"), Layout(2, 1, "horovod"))
+def test_ranks_shuffle_alike_without_a_seed_of_the_user():
+    strategy = tfdist.HierarchicalStrategy()
+    rows, zeros = np.eye(32, dtype="float32"), np.zeros((32, 1))
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((32,)), L.Dense(1, use_bias=False, kernel_initializer="zeros")])
+        model.compile(keras.optimizers.SGD(1.0), lambda t, p: 8 * p[:, 0])
+    model.fit(rows, zeros, batch_size=8, epochs=2, shuffle=True, verbose=0)
+    model.fit(tf.data.Dataset.from_tensor_slices((rows, zeros)).shuffle(32).batch(8), epochs=2, shuffle=False, verbose=0)
+    np.testing.assert_allclose(model.get_weights()[0], -4.0, atol=1e-5)
