@@ -432,3 +432,26 @@ def test_ranks_shuffle_alike_without_a_seed_of_the_user():
     model.fit(rows, zeros, batch_size=8, epochs=2, shuffle=True, verbose=0)
     model.fit(tf.data.Dataset.from_tensor_slices((rows, zeros)).shuffle(32).batch(8), epochs=2, shuffle=False, verbose=0)
     np.testing.assert_allclose(model.get_weights()[0], -4.0, atol=1e-5)
+
+
+@on_ranks(Layout(2, 1, "mpi"), Layout(2, 2, "horovod"))
+def test_data_that_each_rank_has_for_itself():
+    strategy = tfdist.HierarchicalStrategy()
+    rows = np.eye(32, dtype="float32")[16 * strategy.rank : 16 * strategy.rank + 16]
+    own = tf.data.Dataset.from_tensor_slices((rows, np.zeros((16, 1))))
+
+    def from_function(context):
+        assert (context.num_input_pipelines, context.input_pipeline_id) == (2, strategy.rank)
+        return own.batch(context.get_per_replica_batch_size(8))
+
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((32,)), L.Dense(1, use_bias=False, kernel_initializer="zeros")])
+        model.compile(keras.optimizers.SGD(1.0), lambda t, p: 8 * p[:, 0])
+    dataset = strategy.distribute_datasets_from_function(from_function)
+    model.fit(dataset, epochs=1, steps_per_epoch=4, shuffle=False, verbose=0)
+    np.testing.assert_allclose(model.get_weights()[0], -1.0, atol=1e-5)
+
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    with pytest.raises(ValueError, match=r"must be AUTO or DATA.*Received: auto_shard_policy=OFF"):
+        model.fit(own.batch(8).with_options(options), shuffle=False, verbose=0)

@@ -19,7 +19,6 @@ import tensorflow as tf
 from tensorflow.python.distribute import cross_device_ops
 from tensorflow.python.distribute import cross_device_utils
 from tensorflow.python.distribute import distribute_utils
-from tensorflow.python.distribute import input_util
 from tensorflow.python.distribute import mirrored_strategy
 from tensorflow.python.distribute import reduce_util
 from tensorflow.python.distribute import values
@@ -90,16 +89,13 @@ class HierarchicalExtended(mirrored_strategy.MirroredExtended):
     # Data ------------------------------------------------------------------------------------------------------------------
 
     def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
+        del options
         policy = dataset.options().experimental_distribute.auto_shard_policy
-        if policy in (_POLICY.FILE, _POLICY.HINT, _POLICY.OFF):
-            workers = self._input_workers_with_options(options)
-            return input_util.get_distributed_dataset(
-                dataset,
-                workers,
-                self._container_strategy(),
-                num_replicas_in_sync=len(self._devices) * self._size,
-                input_context=self._input_context(),
-                options=options,
+        if self._size > 1 and policy not in (_POLICY.AUTO, _POLICY.DATA):
+            raise ValueError(
+                "The auto-shard policy must be AUTO or DATA, by which each rank takes its rows of each batch; by another, Keras "
+                "counts the steps wrongly and leaves rows out. For data that each rank has for itself, use "
+                f"strategy.distribute_datasets_from_function. Received: auto_shard_policy={policy.name}."
             )
         num_local = len(self._devices)
         return RankDataset(rank_dataset(dataset, self._rank, self._size, num_local), self._container_strategy(), num_local)
