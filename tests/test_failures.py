@@ -112,14 +112,15 @@ class Act(keras.callbacks.Callback):
         self.action = action
 
     def on_train_batch_end(self, batch, logs=None):
-        if batch == 3:
+        if batch == 3 and self.action is not None:
+            pathlib.Path(os.environ["CHECKPOINT"]).with_suffix(".time").write_text(str(time.time()))
             self.action()
 
 
 def fit_and_act(action):
     strategy = tfdist.HierarchicalStrategy()
     callbacks = [keras.callbacks.ModelCheckpoint(os.environ["CHECKPOINT"], save_freq=1)]
-    callbacks.append(Act(action if strategy.rank == 1 else lambda: None))
+    callbacks.append(Act(action if strategy.rank == 1 else None))
     make_model(strategy).fit(X, Y, batch_size=8, epochs=1000, verbose=0, callbacks=callbacks)
 
 
@@ -167,9 +168,9 @@ def rank_0_evaluates_alone():
 )
 def test_a_rank_that_fails_ends_the_others(function, message, launcher, tmp_path):
     checkpoint = tmp_path / "last.keras"
-    start = time.monotonic()
     with pytest.raises(RanksFailed, match=message):
-        run_on_ranks(function, Layout(2, 1, launcher), timeout_s=55, environ={"CHECKPOINT": str(checkpoint)})
-    assert time.monotonic() - start < 50  # of which about 20 s are the start of Python and TensorFlow
+        run_on_ranks(function, Layout(2, 1, launcher), timeout_s=90, environ={"CHECKPOINT": str(checkpoint)})
     if function is not rank_0_evaluates_alone:
+        failed_at = float(checkpoint.with_suffix(".time").read_text())
+        assert time.time() - failed_at < 30
         keras.models.load_model(checkpoint, compile=False)
