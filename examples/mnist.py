@@ -43,7 +43,7 @@ def main() -> None:
         callbacks=[
             callbacks.StepTime(),
             keras.callbacks.LearningRateScheduler(lambda epoch: cosine(epoch, options)),
-            keras.callbacks.ModelCheckpoint(options.out / "mnist.keras"),
+            keras.callbacks.ModelCheckpoint(str(options.out / "mnist.keras")),
         ],
     )
     _, accuracy = model.evaluate(*test, verbose=0)

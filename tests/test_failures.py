@@ -89,9 +89,9 @@ def test_saving_on_all_ranks_and_on_one():
     with strategy.scope():
         model = keras.Sequential([keras.Input((3,)), keras.layers.BatchNormalization(), keras.layers.Dense(1)])
         model.compile("adam", "mse")
-    callbacks = [keras.callbacks.ModelCheckpoint(folder / "all.keras", save_freq=2)]
+    callbacks = [keras.callbacks.ModelCheckpoint(str(folder / "all.keras"), save_freq=2)]
     if strategy.is_chief:
-        callbacks.append(keras.callbacks.ModelCheckpoint(folder / "chief.keras"))
+        callbacks.append(keras.callbacks.ModelCheckpoint(str(folder / "chief.keras")))
     x = np.random.default_rng(0).normal(size=(64, 3)).astype("float32")
     for _ in range(5):
         model.fit(x, x[:, :1], batch_size=16, epochs=2, verbose=0, callbacks=callbacks)

@@ -14,6 +14,7 @@ from typing import Any
 from typing import NamedTuple
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 VERSION = keras.__version__
@@ -241,6 +242,8 @@ def _describe(thing: Any) -> Any:
         return [_describe(inner) for inner in thing]
     if thing is None or isinstance(thing, str | int | float | bool):
         return thing
+    if isinstance(thing, np.generic | np.ndarray):  # Keras 2's learning rates, and tables of preprocessing layers
+        return thing.tolist()
     if hasattr(thing, "get_config"):
         return {"class": type(thing).__name__, **_config(thing)}
     return getattr(thing, "__qualname__", type(thing).__name__)
