@@ -331,6 +331,12 @@ def steps_per_execution_and_custom_loops(strategy):
 
     with strategy.scope():
         weight = tf.Variable([[0.5]] * 6)
+        steps = tf.Variable(
+            0,
+            trainable=False,
+            synchronization=tf.VariableSynchronization.ON_READ,
+            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+        )
     dataset = strategy.experimental_distribute_dataset(tf.data.Dataset.from_tensor_slices((x, y)).batch(8))
 
     def gradient(batch):
@@ -341,6 +347,7 @@ def steps_per_execution_and_custom_loops(strategy):
     def step(batch):
         grad, loss = gradient(batch)
         weight.assign_sub(0.1 * grad)
+        steps.assign_add(1)
         return loss
 
     @tf.function
@@ -355,6 +362,7 @@ def steps_per_execution_and_custom_loops(strategy):
         np.testing.assert_allclose(loss, (error**2).sum() / 8, rtol=1e-4)
         expected = expected - 0.1 * 2 * x[rows].T @ error / 8
     np.testing.assert_allclose(weight.numpy(), expected, atol=1e-5)
+    assert int(steps.numpy()) == 5  # a counter of each replica's own: not put together
 
 
 @check

@@ -187,10 +187,9 @@ class HierarchicalStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         settings = {
             "global batch size": batch_size,
             "seed": _extended.global_seed(),
-            "strategy": self._settings,
+            "strategy": {**self._settings, "communicator": self._communicator.name},
             "versions": _versions(),
         }
-        settings["strategy"] = {**self._settings, "communicator": self._communicator.name}
         if call is not None:
             settings.update(_keras.call_settings(call))
         self._agreement.compare(call.method if call else "training", settings)

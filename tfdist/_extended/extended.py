@@ -142,7 +142,7 @@ class HierarchicalExtended(mirrored_strategy.MirroredExtended):
         total = tf.add_n(counts) if known else tf.constant(0, tf.int64)
         if self._size > 1:
             total = self._executor.meet(step.describe, total)
-        elif known and len({tf.get_static_value(count) for count in counts} - {None}) == 1 and _all_static(counts):
+        elif known and _equal_and_static(counts):
             return None
         replicas = len(self._devices) * self._size
         return [BatchPart.make(replicas, count, total) for count in counts] if known else None
@@ -291,5 +291,6 @@ def global_seed() -> int | None:
     return seed
 
 
-def _all_static(counts: list[Any]) -> bool:
-    return all(tf.get_static_value(count) is not None for count in counts)
+def _equal_and_static(counts: list[Any]) -> bool:
+    sizes = {None if size is None else int(size) for size in map(tf.get_static_value, counts)}
+    return len(sizes) == 1 and None not in sizes

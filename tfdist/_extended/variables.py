@@ -31,7 +31,9 @@ class OnReadVariable(_Number, values.SyncOnReadVariable):
         step, copy = extended._step, self._get_on_device_or_primary()
         if step is None:
             return update_fn(copy, value, **kwargs)
-        step.written.setdefault(id(self), self)
+        mean = self._aggregation == tf.VariableAggregation.MEAN and self.dtype.is_floating
+        if self._aggregation == tf.VariableAggregation.SUM or mean:
+            step.written.setdefault(id(self), self)
         if step.parts is None:
             return update_fn(copy, value, **kwargs)
         # The mean over no rows is NaN, and would stay in the state.
