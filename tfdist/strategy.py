@@ -14,16 +14,18 @@ from tfdist import _extended
 from tfdist import _keras
 from tfdist.agreement import Agreement
 from tfdist.agreement import RankMismatchError
+from tfdist.collectives.bucket_sum import BucketSum
 from tfdist.collectives.buckets import DEFAULT_FUSION_BYTES
 from tfdist.collectives.executor import Executor
+from tfdist.collectives.sums import ALGORITHMS
+from tfdist.collectives.sums import create_compressed_sum
+from tfdist.collectives.sums import create_sum
 from tfdist.communicators import create_communicator
+from tfdist.compression import COMPRESSORS
 from tfdist.data import static_batch_size
 from tfdist.data import unseeded_shuffle
 from tfdist.topology import device_share
 from tfdist.topology import Topology
-
-ALGORITHMS = ("auto",)
-COMPRESSIONS = ("none",)
 
 
 class HierarchicalStrategy(tf.distribute.MultiWorkerMirroredStrategy):
@@ -65,11 +67,11 @@ class HierarchicalStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         compression: str | None = None,
         algorithm: str = "auto",
     ) -> None:
-        _check_known("compression", compression or "none", COMPRESSIONS)
+        _check_known("compression", compression or "none", tuple(COMPRESSORS))
         _check_known("algorithm", algorithm, ALGORITHMS)
         if fusion_bytes < 0:
             raise ValueError(f"`fusion_bytes` must be 0 or more, since it is a size. Received: fusion_bytes={fusion_bytes}.")
-        self._settings = {"fusion_bytes": fusion_bytes, "compression": compression, "algorithm": algorithm}
+        self._settings = {"fusion_bytes": fusion_bytes, "compression": compression or "none", "algorithm": algorithm}
         self._communicator = create_communicator(communicator)
         self._agreement = Agreement(self._communicator)
         hosts = self._gather_text(socket.gethostname())
@@ -77,7 +79,7 @@ class HierarchicalStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         self._devices = _resolve_devices(devices, local.index(self.rank), len(local))
         self._topology = Topology(hosts, tuple(self._agreement.meet("count devices", len(self._devices))))
         _check_same_devices(self._topology)
-        executor = Executor(self._communicator, self._agreement, fusion_bytes)
+        executor = Executor(self._communicator, self._agreement, fusion_bytes, *self._sums())
         self._final_results: dict[int, Any] = {}
         self._reduction_checked = False
         extended = _extended.HierarchicalExtended(self, self._devices, executor, self.rank, self.size)
@@ -242,6 +244,14 @@ class HierarchicalStrategy(tf.distribute.MultiWorkerMirroredStrategy):
                     f"A known gradient must come out of the sum over {replicas} replicas as {expected}; the engine "
                     f"{self._communicator.name!r} does not add rightly. Received: {received.numpy()} on rank {self.rank}."
                 )
+
+    def _sums(self) -> tuple[BucketSum, BucketSum]:
+        algorithm, compression = str(self._settings["algorithm"]), str(self._settings["compression"])
+        on_gpus = any("GPU" in device for device in self._devices)
+        exact = create_sum(self._communicator, self._topology, algorithm, lambda length, itemsize: "ring", on_gpus)
+        if compression == "none" or self.size == 1:
+            return exact, exact
+        return exact, create_compressed_sum(self._communicator, self._topology, compression)
 
     def _gather_text(self, text: str) -> tuple[str, ...]:
         encoded = np.frombuffer(text.encode()[:255].ljust(255), np.uint8)[None]

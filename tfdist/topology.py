@@ -37,6 +37,16 @@ class Topology:
         return len(set(self.hosts))
 
     @property
+    def groups(self) -> list[tuple[int, ...]]:
+        """The ranks of each host, in the order of the hosts' first ranks."""
+        return [self.ranks_on(host) for host in dict.fromkeys(self.hosts)]
+
+    @property
+    def is_even(self) -> bool:
+        """Whether every host runs the same number of processes."""
+        return len({len(ranks) for ranks in self.groups}) == 1
+
+    @property
     def num_replicas(self) -> int:
         """The number of devices of all ranks."""
         return sum(self.devices)

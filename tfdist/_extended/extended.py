@@ -37,6 +37,7 @@ from tfdist._extended.inputs import RankDataset
 from tfdist._extended.step import Step
 from tfdist._extended.variables import OnReadVariable
 from tfdist._extended.variables import OUR_CLASSES
+from tfdist.collectives.bucket_sum import Kept
 from tfdist.collectives.executor import Executor
 from tfdist.data import count_rows
 from tfdist.data import rank_dataset
@@ -54,6 +55,8 @@ class HierarchicalExtended(mirrored_strategy.MirroredExtended):
         self._rank, self._size = rank, size
         self._step: Step | None = None
         self._new_variables: list[weakref.ref[Any]] = []
+        self._kept_by_model: weakref.WeakKeyDictionary[Any, dict[int, dict[Any, Kept]]] = weakref.WeakKeyDictionary()
+        self._kept_outside: dict[int, dict[Any, Kept]] = {}
         # What Keras reads of TensorFlow's own strategy for several processes.
         self._cluster_resolver = None
         self._task_type, self._task_id = "worker", rank
@@ -151,7 +154,7 @@ class HierarchicalExtended(mirrored_strategy.MirroredExtended):
         """Puts together what each replica wrote into its own copy of a variable."""
         written = [v for v in step.written.values() if self._size > 1 or v.aggregation != _SUM]
         sums = [self._sum_copies(variable, step.parts) for variable in written]
-        for variable, value in zip(written, self._executor.all_reduce(sums), strict=True):
+        for variable, value in zip(written, self._executor.all_reduce([[total] for total in sums]), strict=True):
             if variable.aggregation == _SUM:
                 variable.tfdist_total.assign(value)
             else:
@@ -171,7 +174,7 @@ class HierarchicalExtended(mirrored_strategy.MirroredExtended):
 
     def _batch_reduce_to(self, reduce_op: Any, value_destination_pairs: Any, options: Any) -> Any:
         del options
-        totals = self._sum_ranks([self._sum_devices(value) for value, _ in value_destination_pairs])
+        totals = self._sum([self._copies(value) for value, _ in value_destination_pairs], self._kept())
         if reduce_op == reduce_util.ReduceOp.MEAN:
             totals = [scale(total, 1 / (len(self._devices) * self._size)) for total in totals]
         return [
@@ -192,7 +195,7 @@ class HierarchicalExtended(mirrored_strategy.MirroredExtended):
         value = tf.convert_to_tensor(value)
         if value.dtype == tf.int64 and value.shape.num_elements() == 1 and reduce_op == reduce_util.ReduceOp.SUM:
             return tf.reshape(self._executor.meet(lambda: "ask whether there is more data", tf.reshape(value, [])), value.shape)
-        total = self._sum_ranks([value])[0]
+        total = self._sum([[value]])[0]
         return total if reduce_op == reduce_util.ReduceOp.SUM else scale(total, 1 / self._size)
 
     def _gather_to_implementation(self, value: Any, destinations: Any, axis: int, options: Any) -> Any:
@@ -204,30 +207,39 @@ class HierarchicalExtended(mirrored_strategy.MirroredExtended):
             gathered = tf.transpose(gathered, tf.math.invert_permutation(order))
         return cross_device_ops.simple_broadcast(gathered, destinations, always_mirrored=True)
 
-    def _sum_devices(self, value: Any) -> Any:
+    def _copies(self, value: Any) -> list[Any]:
         # What is not distributed is the same on every replica.
         copies = value.values if isinstance(value, values.DistributedValues) else (value,) * len(self._devices)
         copies = [copy if isinstance(copy, tf.IndexedSlices) else tf.convert_to_tensor(copy) for copy in copies]
         if self._step is not None and self._step.parts is not None:
             copies = [zero_without_rows(copy, part) for copy, part in zip(copies, self._step.parts, strict=False)]
-        with ops.device(copies[0].device or self._devices[0]):
-            return merge_duplicates(cross_device_utils.aggregate_tensors_or_indexed_slices(copies, tf.add_n))
+        return copies
 
-    def _sum_ranks(self, local: list[Any]) -> list[Any]:
-        """Sums over ranks: dense tensors in buckets, slices by gathering them, with each row of a variable at most once."""
+    def _kept(self) -> dict[Any, Kept] | None:
+        """What compressors keep of the sums of this step, from step to step; one for each model, and each sum of its step."""
+        if self._step is None:
+            return None
+        call = _keras.current_call()
+        of_model = self._kept_by_model.setdefault(call.model, {}) if call else self._kept_outside
+        return of_model.setdefault(self._step.number_of_sums, {})
+
+    def _sum(self, local: list[list[Any]], kept: dict[Any, Kept] | None = None) -> list[Any]:
+        """Sums over devices and ranks: dense tensors in buckets, slices by gathering them, with each row of a variable once."""
+        if self._step is not None:
+            self._step.note_sums([copies[0] for copies in local])
+        elif self._size > 1 and tf.executing_eagerly():
+            self._executor.meet(lambda: f"sum {len(local)} values", 0)
+        dense = [index for index, copies in enumerate(local) if not isinstance(copies[0], tf.IndexedSlices)]
+        totals = dict(zip(dense, self._executor.all_reduce([local[index] for index in dense], kept), strict=True))
+        return [totals[index] if index in totals else self._sum_slices(copies) for index, copies in enumerate(local)]
+
+    def _sum_slices(self, copies: list[Any]) -> Any:
+        with ops.device(copies[0].device or self._devices[0]):
+            local = merge_duplicates(cross_device_utils.aggregate_tensors_or_indexed_slices(copies, tf.add_n))
         if self._size == 1:
             return local
-        if self._step is not None:
-            self._step.note_sums(local)
-        elif tf.executing_eagerly():
-            self._executor.meet(lambda: f"sum {len(local)} values", 0)
-        dense = [index for index, value in enumerate(local) if not isinstance(value, tf.IndexedSlices)]
-        totals = dict(zip(dense, self._executor.all_reduce([local[index] for index in dense]), strict=True))
-        for index, value in enumerate(local):
-            if index not in totals:
-                rows, indices = self._executor.all_gather(value.values), self._executor.all_gather(value.indices)
-                totals[index] = merge_duplicates(tf.IndexedSlices(rows, indices, value.dense_shape))
-        return [totals[index] for index in range(len(local))]
+        rows, indices = self._executor.all_gather(local.values), self._executor.all_gather(local.indices)
+        return merge_duplicates(tf.IndexedSlices(rows, indices, local.dense_shape))
 
     # Variables -------------------------------------------------------------------------------------------------------------
 

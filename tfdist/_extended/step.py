@@ -15,10 +15,12 @@ class Step:
     def __init__(self, fn: Any) -> None:
         self._purpose = _purpose(fn)
         self._sums: list[str] = []
+        self.number_of_sums = 0
         self.parts: list[BatchPart] | None = None
         self.written: dict[int, Any] = {}
 
     def note_sums(self, sums: list[Any]) -> None:
+        self.number_of_sums += 1
         self._sums += [f"{value.shape} {value.dtype.name}" for value in sums]
 
     def describe(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-DEFAULT_FUSION_BYTES = 32 * 2**20
+DEFAULT_FUSION_BYTES = 16 * 2**20
 
 
 def plan_buckets(sizes_bytes: Sequence[int], dtypes: Sequence[str], fusion_bytes: int = DEFAULT_FUSION_BYTES) -> list[list[int]]:

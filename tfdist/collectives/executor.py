@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -9,8 +10,16 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist.agreement import Agreement
+from tfdist.collectives.bucket_sum import BucketSum
+from tfdist.collectives.bucket_sum import Kept
+from tfdist.collectives.bucket_sum import Message
+from tfdist.collectives.bucket_sum import Steps
+from tfdist.collectives.bucket_sum import sum_copies
 from tfdist.collectives.buckets import plan_buckets
 from tfdist.communicators import Communicator
+
+# A shorter message costs its latency, not its bytes.
+_WORTH_COMPRESSING_BYTES = 16 * 2**10
 
 
 class Executor:
@@ -29,12 +38,22 @@ class Executor:
         communicator: The engine.
         agreement: Where the ranks meet.
         fusion_bytes: The threshold of a bucket; see `plan_buckets`.
+        exact_sum: Sums a bucket.
+        compressed_sum: Sums a bucket of gradients; the same as `exact_sum` for no compression.
     """
 
-    def __init__(self, communicator: Communicator, agreement: Agreement, fusion_bytes: int) -> None:
+    def __init__(
+        self,
+        communicator: Communicator,
+        agreement: Agreement,
+        fusion_bytes: int,
+        exact_sum: BucketSum,
+        compressed_sum: BucketSum,
+    ) -> None:
         self.communicator = communicator
         self._agreement = agreement
         self._fusion_bytes = fusion_bytes
+        self._exact_sum, self._compressed_sum = exact_sum, compressed_sum
         with tf.device("CPU:0"):
             self._token = tf.Variable(0, dtype=tf.int64, trainable=False, name="tfdist_token")
 
@@ -60,36 +79,84 @@ class Executor:
         _of_graph()["met"] = total
         return total
 
-    def all_reduce(self, tensors: list[Any]) -> list[Any]:
-        """Sums each tensor over all ranks; the results have the dtypes of the arguments."""
-        if self.communicator.size == 1 or not tensors:
-            return list(tensors)
-        carried = [tf.cast(tensor, self._carrier(tensor.dtype)) for tensor in tensors]
-        results: dict[int, Any] = {}
-        for bucket in plan_buckets(
-            [_size_bytes(tensor) for tensor in carried], [t.dtype.name for t in carried], self._fusion_bytes
-        ):
-            summed = self._send(self.communicator.all_reduce, [carried[index] for index in bucket], "reduce")
-            results.update(zip(bucket, summed, strict=True))
-        return [tf.cast(results[index], tensor.dtype) for index, tensor in enumerate(tensors)]
+    def all_reduce(self, values: list[list[Any]], kept: dict[Any, Kept] | None = None) -> list[Any]:
+        """Sums each value over this process's devices and over all ranks.
+
+        Args:
+            values: The copies of each value, one for each device.
+            kept: For gradients, which may be compressed: what compressors keep from step to step.
+
+        Returns:
+            The sums, of the values' dtypes.
+        """
+        if self.communicator.size == 1 or not values:
+            return sum_copies(values)
+        carried = [[tf.cast(copy, self._carrier(copy.dtype)) for copy in copies] for copies in values]
+        firsts = [copies[0] for copies in carried]
+        buckets = plan_buckets([_size_bytes(t) for t in firsts], [t.dtype.name for t in firsts], self._fusion_bytes)
+        sums = self._run([self._steps(number, [carried[i] for i in bucket], kept) for number, bucket in enumerate(buckets)])
+        results = dict(zip(itertools.chain(*buckets), itertools.chain(*sums), strict=True))
+        return [tf.cast(results[index], copies[0].dtype) for index, copies in enumerate(values)]
 
     def all_gather(self, tensor: Any) -> Any:
         """Concatenates the tensors of all ranks along axis 0, by rank."""
         if self.communicator.size == 1:
             return tensor
-        return self._send(self.communicator.all_gather, tensor, "gather")
+        return self._send(lambda name: self.communicator.all_gather(tensor, name), "gather")
 
-    def _send(self, operation: Callable[[Any, str], Any], payload: Any, kind: str) -> Any:
+    def _steps(self, number: int, values: list[list[Any]], kept: dict[Any, Kept] | None) -> Steps:
+        firsts = [copies[0] for copies in values]
+        known = all(tensor.shape.is_fully_defined() for tensor in firsts)
+        size_bytes = sum(map(_size_bytes, firsts))
+        if kept is None or firsts[0].dtype != tf.float32 or not known or size_bytes < _WORTH_COMPRESSING_BYTES:
+            return self._exact_sum.steps(values)
+        return self._compressed_sum.steps(values, kept.setdefault((number, size_bytes), {}))
+
+    def _run(self, buckets: list[Steps]) -> list[list[Any]]:
+        """In turns: the first message of a new bucket, then the next one of each bucket that is under way."""
+        sums: list[list[Any]] = [[] for _ in buckets]
+        answers: dict[int, Any] = {}
+        gate: list[Any] = []
+        waiting, under_way = list(range(len(buckets))), list[int]()
+        while waiting or under_way:
+            under_way = waiting[:1] + under_way
+            waiting = waiting[1:]
+            for bucket in list(under_way):
+                try:
+                    with tf.control_dependencies(gate):
+                        message = buckets[bucket].send(answers.pop(bucket, None))
+                except StopIteration as end:
+                    sums[bucket] = end.value
+                    under_way.remove(bucket)
+                else:
+                    answer = answers[bucket] = self._send(message.send, "reduce")
+                    gate = self._gate(message, answer)
+        return sums
+
+    def _gate(self, message: Message, answer: Any) -> list[Any]:
+        """What the next bucket waits for before it is prepared: this one is, and the message before this one was sent.
+
+        Else the work for later buckets would take the threads that the first one needs to be sent.
+        """
+        if message.ready is None or tf.executing_eagerly():
+            return []
+        if not self.communicator.in_order:
+            return [message.ready]
+        notes = _of_graph()
+        before, notes["last answer"] = notes.get("last answer", notes["met"]), tf.nest.flatten(answer)[0]
+        return [message.ready, before]
+
+    def _send(self, send: Callable[[str], Any], kind: str) -> Any:
         if tf.executing_eagerly():
-            return operation(payload, f"tfdist.{kind}.eager")
+            return send(f"tfdist.{kind}.eager")
         if "met" not in _of_graph():
             self.meet(lambda: f"{kind} tensors outside of a step", 0)
         notes = _of_graph()
         number = notes["sent"] = notes.get("sent", 0) + 1
         with tf.control_dependencies([notes["met"]]):
             if self.communicator.in_order:
-                return self._in_order(lambda: operation(payload, f"tfdist.{kind}.{number}"))
-            return operation(payload, f"tfdist.{kind}.{number}")
+                return self._in_order(lambda: send(f"tfdist.{kind}.{number}"))
+            return send(f"tfdist.{kind}.{number}")
 
     def _in_order(self, operation: Callable[[], Any]) -> Any:
         with tf.control_dependencies([self._token.read_value()]):

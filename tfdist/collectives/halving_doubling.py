@@ -41,8 +41,8 @@ def halving_doubling(size: int, length: int) -> Plan:
 
     Reference:
         Thakur, Rabenseifner and Gropp 2005, section 4 (Rabenseifner's algorithm). There the first exchange is with the farthest
-        partner. Here it is with the nearest one: ranks of one host are neighbours, so that the largest messages stay inside the host,
-        and with 2^k ranks a host no less crosses the wire than by a hierarchical plan.
+        partner. Here it is with the nearest one: ranks of one host are neighbours, so the largest messages stay inside the host,
+        and with 2^k ranks a host no more crosses the wire than by a hierarchical plan.
     """
     folded = 1 << (size.bit_length() - 1)
     extra = size - folded

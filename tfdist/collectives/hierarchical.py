@@ -52,8 +52,8 @@ def hierarchical(hosts: Sequence[Sequence[int]], length: int, across: Across = r
         4
 
     Reference:
-        Jia et al. 2018, arXiv 1807.11205, section 3.3 has the version with masters; this one, which NCCL's users know from Horovod's
-        hierarchical all-reduce, keeps every rank of a host busy.
+        Jia et al. 2018, arXiv 1807.11205, section 3.3 has the version with masters; this one, which users of NCCL know from
+        Horovod's hierarchical all-reduce, keeps every rank of a host busy.
     """
     per_host = len(hosts[0])
     if any(len(ranks) != per_host for ranks in hosts):

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 TRANSFER = np.dtype([("source", np.int32), ("destination", np.int32), ("start", np.int64), ("stop", np.int64), ("add", np.bool_)])
 
@@ -25,9 +26,9 @@ class Plan:
         replace:  array of d [a, b)   =  array of s [a, b) as it was when the round began
     ```
 
-    A slice that a rank receives in a round is not sent by it in that round. Empty transfers are left out; rounds are not, so that the
-    number of rounds does not depend on the length. Rounds are made when they are asked for: a ring of 4,096 ranks has 33 million
-    transfers.
+    A slice that a rank receives in a round is not sent by it in that round. Empty transfers are left out; empty rounds are not, so
+    the number of rounds does not depend on the length. Rounds are made when they are asked for: a ring of 4,096 ranks has 33
+    million transfers.
 
     Args:
         size: The number of ranks, at least 1.
@@ -82,13 +83,10 @@ class Plan:
         return Plan(size, length, rounds)
 
 
-def transfers(source: object, destination: object, start: object, stop: object, add: bool) -> np.ndarray:
+def transfers(source: ArrayLike, destination: ArrayLike, start: ArrayLike, stop: ArrayLike, add: bool) -> np.ndarray:
     """Makes a round of the transfers whose slices are not empty; the arguments are arrays of equal length, or numbers."""
-    columns = np.broadcast_arrays(source, destination, start, stop)
-    made = np.empty(columns[0].shape, TRANSFER)
-    for name, column in zip(TRANSFER.names or (), columns, strict=False):
-        made[name] = column
-    made["add"] = add
+    made = np.empty(np.broadcast(source, destination, start, stop).shape, TRANSFER)
+    made["source"], made["destination"], made["start"], made["stop"], made["add"] = source, destination, start, stop, add
     return made[made["start"] < made["stop"]]
 
 

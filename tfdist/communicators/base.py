@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
+from tfdist.communicators.group import Group
+from tfdist.communicators.transport import Transport
 
 
 class Communicator(abc.ABC):
@@ -22,12 +26,14 @@ class Communicator(abc.ABC):
         size: The number of processes.
         in_order: Whether tensor methods must run one after the other in the same order on every rank.
         sum_dtypes: The dtype names that the engine adds; others travel as one of them.
+        transport: Messages from rank to rank, on which plans run; None if the engine has none.
     """
 
     name: str
     rank: int
     size: int
     in_order: bool = False
+    transport: Transport | None = None
     sum_dtypes: frozenset[str] = frozenset({"float32", "float64", "int32", "int64"})
 
     @abc.abstractmethod
@@ -45,6 +51,14 @@ class Communicator(abc.ABC):
     @abc.abstractmethod
     def all_gather(self, tensor: Any, name: str) -> Any:
         """Concatenates tensors of all ranks along axis 0, by rank; their lengths may differ."""
+
+    def group(self, groups: Sequence[Sequence[int]]) -> Group:
+        """Operations among the ranks of one group; for engines without a transport.
+
+        Args:
+            groups: Each rank is in one of them; the same on all ranks.
+        """
+        raise NotImplementedError(f"{self.name!r} has no operations among some of the ranks.")
 
     @abc.abstractmethod
     def abort(self) -> None:

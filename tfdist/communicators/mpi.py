@@ -9,6 +9,8 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist.communicators.base import Communicator
+from tfdist.communicators.mpi_transport import MpiTransport
+from tfdist.communicators.transport import DEFAULT_CHUNK_BYTES
 
 
 class MpiCommunicator(Communicator):
@@ -27,12 +29,16 @@ class MpiCommunicator(Communicator):
     def __init__(self) -> None:
         # A rank that waits must not take the core on which the other one computes.
         os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
+        # Above this size Open MPI asks the receiver before it sends. The answer waits behind the data that goes the other way on the
+        # same connection, and the two directions take turns. Plans post their receives first, so there is nothing to ask.
+        os.environ.setdefault("OMPI_MCA_btl_tcp_eager_limit", str(2 * DEFAULT_CHUNK_BYTES))
         from mpi4py import MPI
 
         self._mpi = MPI
         self._comm = MPI.COMM_WORLD.Dup()
         self.rank = self._comm.Get_rank()
         self.size = self._comm.Get_size()
+        self.transport = MpiTransport(MPI, MPI.COMM_WORLD.Dup())
 
     def gather_array(self, array: np.ndarray) -> np.ndarray:
         array = np.ascontiguousarray(array)
@@ -50,11 +56,10 @@ class MpiCommunicator(Communicator):
         return array
 
     def all_reduce(self, tensors: list[Any], name: str) -> list[Any]:
-        dtypes = [tensor.dtype for tensor in tensors]
-        reduced = tf.nest.flatten(tf.numpy_function(self._sum_arrays, tensors, dtypes, name=name))
-        for before, after in zip(tensors, reduced, strict=True):
+        sums = [tf.numpy_function(self._sum, [tensor], tensor.dtype, name=name) for tensor in tensors]
+        for before, after in zip(tensors, sums, strict=True):
             after.set_shape(before.shape)
-        return reduced
+        return sums
 
     def all_gather(self, tensor: Any, name: str) -> Any:
         gathered = tf.numpy_function(self.gather_array, [tensor], tensor.dtype, name=name)
@@ -64,12 +69,10 @@ class MpiCommunicator(Communicator):
     def abort(self) -> None:
         self._comm.Abort(1)
 
-    def _sum_arrays(self, *arrays: np.ndarray) -> list[np.ndarray]:
-        """One message for all arrays: packed, summed in place, handed back as views."""
-        packed = np.concatenate([array.ravel() for array in arrays])
-        self._comm.Allreduce(self._mpi.IN_PLACE, packed)
-        ends = np.cumsum([array.size for array in arrays])
-        return [part.reshape(array.shape) for part, array in zip(np.split(packed, ends[:-1]), arrays, strict=True)]
+    def _sum(self, array: np.ndarray) -> np.ndarray:
+        total = np.empty_like(array)
+        self._comm.Allreduce(array, total)
+        return total
 
 
 def _as_bytes(array: np.ndarray) -> np.ndarray:

@@ -1,0 +1,88 @@
+"""Which way of summing a bucket fits an engine, a topology and what the user wants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence
+
+from tfdist.collectives.algorithms import names_for
+from tfdist.collectives.algorithms import PLANS
+from tfdist.collectives.bucket_sum import BucketSum
+from tfdist.collectives.engine_sum import EngineSum
+from tfdist.collectives.grouped_sum import GroupedSum
+from tfdist.collectives.packed_sum import PackedSum
+from tfdist.collectives.plan import Plan
+from tfdist.collectives.plan_runner import PlanRunner
+from tfdist.collectives.planned_group import PlannedGroup
+from tfdist.collectives.planned_sum import PlannedSum
+from tfdist.communicators import Communicator
+from tfdist.communicators.group import Group
+from tfdist.compression import COMPRESSORS
+from tfdist.topology import Topology
+
+ALGORITHMS = ("auto", "engine", *PLANS)
+
+Chooser = Callable[[int, int], str]
+
+
+def create_sum(communicator: Communicator, topology: Topology, algorithm: str, choose: Chooser, on_gpus: bool) -> BucketSum:
+    """The exact sum.
+
+    Args:
+        communicator: The engine.
+        topology: Where the ranks are.
+        algorithm: One of `ALGORITHMS`.
+        choose: The algorithm for a number of elements and the bytes of each, for "auto" where plans can run.
+        on_gpus: Whether the values are on GPUs.
+
+    Raises:
+        ValueError: If the engine, or the topology, has no such algorithm.
+    """
+    _check(communicator, topology, algorithm)
+    if communicator.transport is None:
+        nested = topology.num_hosts > 1 and topology.num_hosts < topology.size and topology.is_even
+        if algorithm == "hierarchical" or (algorithm == "auto" and nested):
+            return GroupedSum(*create_groups(communicator, topology))
+        if on_gpus:
+            return EngineSum(communicator)
+    if communicator.transport is None or algorithm == "engine":
+        return PackedSum(lambda packed, name: communicator.all_reduce([packed], name)[0])
+
+    def make_plan(length: int, itemsize: int) -> Plan:
+        return PLANS[choose(length, itemsize) if algorithm == "auto" else algorithm](topology.groups, length)
+
+    return PackedSum(PlannedSum(PlanRunner(communicator.transport), make_plan))
+
+
+def create_compressed_sum(communicator: Communicator, topology: Topology, compression: str) -> BucketSum:
+    """The sum that is compressed between hosts."""
+    return GroupedSum(*create_groups(communicator, topology), COMPRESSORS[compression]())
+
+
+def create_groups(communicator: Communicator, topology: Topology) -> tuple[Group, Group]:
+    """The ranks of this host, and those with this rank's place on each host; uneven hosts count as one rank each."""
+    if topology.is_even:
+        inside: Sequence[Sequence[int]] = topology.groups
+    else:
+        inside = [[rank] for rank in range(topology.size)]
+    across = [list(ranks) for ranks in zip(*inside, strict=True)]
+    return _create_group(communicator, inside), _create_group(communicator, across)
+
+
+def _create_group(communicator: Communicator, groups: Sequence[Sequence[int]]) -> Group:
+    if communicator.transport is None:
+        return communicator.group(groups)
+    return PlannedGroup(communicator.transport.among(groups))
+
+
+def _check(communicator: Communicator, topology: Topology, algorithm: str) -> None:
+    if communicator.size == 1:
+        return
+    known = ["auto", "engine", *names_for(topology.groups)]
+    if communicator.transport is None:
+        known = [name for name in known if name in ("auto", "engine", "hierarchical")]
+    if algorithm not in known:
+        raise ValueError(
+            f"The engine {communicator.name!r} on {topology} can sum by {known}; plans need communicator='mpi', and 'hierarchical' "
+            f"the same number of processes on each host. Received: algorithm={algorithm!r}."
+        )
