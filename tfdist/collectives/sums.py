@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from collections.abc import Sequence
 
 from tfdist.collectives.algorithms import names_for
 from tfdist.collectives.algorithms import PLANS
 from tfdist.collectives.bucket_sum import BucketSum
+from tfdist.collectives.choice import choose
 from tfdist.collectives.engine_sum import EngineSum
 from tfdist.collectives.grouped_sum import GroupedSum
+from tfdist.collectives.measure import measure_network
 from tfdist.collectives.packed_sum import PackedSum
 from tfdist.collectives.plan import Plan
 from tfdist.collectives.plan_runner import PlanRunner
@@ -20,19 +23,18 @@ from tfdist.communicators.group import Group
 from tfdist.compression import COMPRESSORS
 from tfdist.topology import Topology
 
+_log = logging.getLogger(__name__)
+
 ALGORITHMS = ("auto", "engine", *PLANS)
 
-Chooser = Callable[[int, int], str]
 
-
-def create_sum(communicator: Communicator, topology: Topology, algorithm: str, choose: Chooser, on_gpus: bool) -> BucketSum:
+def create_sum(communicator: Communicator, topology: Topology, algorithm: str, on_gpus: bool) -> BucketSum:
     """The exact sum.
 
     Args:
         communicator: The engine.
         topology: Where the ranks are.
         algorithm: One of `ALGORITHMS`.
-        choose: The algorithm for a number of elements and the bytes of each, for "auto" where plans can run.
         on_gpus: Whether the values are on GPUs.
 
     Raises:
@@ -48,10 +50,21 @@ def create_sum(communicator: Communicator, topology: Topology, algorithm: str, c
     if communicator.transport is None or algorithm == "engine":
         return PackedSum(lambda packed, name: communicator.all_reduce([packed], name)[0])
 
+    name_for = _chooser(communicator, topology) if algorithm == "auto" else lambda size_bytes: algorithm
+
     def make_plan(length: int, itemsize: int) -> Plan:
-        return PLANS[choose(length, itemsize) if algorithm == "auto" else algorithm](topology.groups, length)
+        return PLANS[name_for(length * itemsize)](topology.groups, length)
 
     return PackedSum(PlannedSum(PlanRunner(communicator.transport), make_plan))
+
+
+def _chooser(communicator: Communicator, topology: Topology) -> Callable[[int], str]:
+    """Names the algorithm for an array of some bytes, the same on all ranks."""
+    if communicator.size <= 2:
+        return lambda size_bytes: "ring"  # With two ranks all plans are the same.
+    network = measure_network(communicator, topology)
+    _log.info("Measured %s", network)
+    return lambda size_bytes: choose(topology.groups, size_bytes, network)
 
 
 def create_compressed_sum(communicator: Communicator, topology: Topology, compression: str) -> BucketSum:

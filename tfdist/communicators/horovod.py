@@ -18,9 +18,9 @@ class HorovodCommunicator(Communicator):
 
     Only Horovod's operations are used. Its Keras layer does nothing under Keras 3, and is never imported.
 
-    Horovod finds out by name which tensors are ready on all ranks, so nothing is ordered here. Unless the user sets them, two of its
-    settings are changed: `HOROVOD_CYCLE_TIME` from 1 to 0.2 ms, since a step waits for a few short messages, and on CPUs
-    `HOROVOD_FUSION_THRESHOLD` to 0, since buckets come packed and Horovod's thread would copy them twice more while the wire waits.
+    Horovod finds out by name which tensors are ready on all ranks, so nothing is ordered here. Unless the user sets them, two of
+    its settings are changed: `HOROVOD_CYCLE_TIME` from 1 to 0.2 ms, since a step waits for a few short messages, and on CPUs
+    `HOROVOD_FUSION_THRESHOLD` to 0, since buckets come packed, and would be copied twice more while the wire waits.
 
     Raises:
         ImportError: If Horovod is not installed, or was not built for this TensorFlow.

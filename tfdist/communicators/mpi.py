@@ -29,8 +29,8 @@ class MpiCommunicator(Communicator):
     def __init__(self) -> None:
         # A rank that waits must not take the core on which the other one computes.
         os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
-        # Above this size Open MPI asks the receiver before it sends. The answer waits behind the data that goes the other way on the
-        # same connection, and the two directions take turns. Plans post their receives first, so there is nothing to ask.
+        # Above this size Open MPI asks the receiver before it sends. The answer waits behind the data that goes the other way on
+        # the same connection, and the two directions take turns. Plans post their receives first, so there is nothing to ask.
         os.environ.setdefault("OMPI_MCA_btl_tcp_eager_limit", str(2 * DEFAULT_CHUNK_BYTES))
         from mpi4py import MPI
 
