@@ -9,11 +9,7 @@ in one run, and prints the ratio of the medians. At most 1.05 is wanted. Writes 
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
-import os
 import pathlib
-import platform
 import statistics
 import sys
 
@@ -22,6 +18,7 @@ import tensorflow as tf
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "examples"))
 
+import common
 import mnist
 from tfdist.callbacks import StepTime
 
@@ -51,7 +48,8 @@ def main() -> None:
     medians_ms = {side: statistics.median(times) for side, times in times_ms.items()}
     ratio = medians_ms["strategy"] / medians_ms["plain"]
     print(f"median step: strategy {medians_ms['strategy']:.3f} ms, plain {medians_ms['plain']:.3f} ms, ratio {ratio:.3f}")
-    write_results({"times_ms": times_ms, "medians_ms": medians_ms, "ratio": ratio})
+    results = {"times_ms": times_ms, "medians_ms": medians_ms, "ratio": ratio}
+    plot(results, common.write("overhead", results))
 
 
 def plot(results: dict, path: pathlib.Path) -> None:
@@ -68,25 +66,6 @@ def plot(results: dict, path: pathlib.Path) -> None:
     panel.legend()
     figure.savefig(path, dpi=120)
     plt.close(figure)
-
-
-def write_results(results: dict) -> None:
-    folder = pathlib.Path(__file__).parent / "results"
-    folder.mkdir(exist_ok=True)
-    about = {
-        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "command": "python " + " ".join(sys.argv),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}",
-        "threads": "TensorFlow's defaults",
-        "versions": {
-            "python": platform.python_version(),
-            "tensorflow": tf.__version__,
-            "keras": keras.__version__,
-            "tfdist": tfdist.__version__,
-        },
-    }
-    plot(results, folder / "overhead.png")
-    (folder / "overhead.json").write_text(json.dumps({**about, **results}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

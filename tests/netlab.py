@@ -165,8 +165,8 @@ class Lab:
             _ip("-n", host, "address", "add", f"{_address(index)}/24", "dev", "eth0")
             for device in ("lo", "eth0"):
                 _ip("-n", host, "link", "set", device, "up")
-            # Linux's default; a machine may be set to one, such as bbr, that does not fill a link which both ends use at once.
-            _ip("-n", host, "route", "change", f"{_address(0)}/24".replace(".1/", ".0/"), "dev", "eth0", "congctl", "cubic")
+            # Linux's default, since a machine may be set to another one, and how fast a link is filled depends on it.
+            _ip("-n", host, "route", "change", "10.231.0.0/24", "dev", "eth0", "congctl", "cubic")
             (_NETNS / host).mkdir(parents=True)
             (_NETNS / host / "hosts").write_text(names)
         self.set_rate(self._rate_mbit)

@@ -79,6 +79,7 @@ class HierarchicalStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         self._devices = _resolve_devices(devices, local.index(self.rank), len(local))
         self._topology = Topology(hosts, tuple(self._agreement.meet("count devices", len(self._devices))))
         _check_same_devices(self._topology)
+        self._agreement.compare("HierarchicalStrategy", {"strategy": self._settings})
         executor = Executor(self._communicator, self._agreement, fusion_bytes, *self._sums())
         self._final_results: dict[int, Any] = {}
         self._reduction_checked = False

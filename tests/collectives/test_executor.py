@@ -5,7 +5,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfdist.collectives.bucket_sum import BucketSum
+from tfdist.collectives.bucket_sum import Message
+from tfdist.collectives.engine_sum import EngineSum
 from tfdist.collectives.executor import Executor
+from tfdist.collectives.packed_sum import PackedSum
 from tfdist.communicators.local import LocalCommunicator
 
 
@@ -38,38 +42,112 @@ class Meetings:
         return [value, value]
 
 
+def make_executor(communicator, meetings, fusion_bytes=0, packed=False):
+    total = PackedSum(lambda p, name: communicator.all_reduce([p], name)[0]) if packed else EngineSum(communicator)
+    return Executor(communicator, meetings, fusion_bytes, total, total)
+
+
+@pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("graph", [False, True])
-def test_sums_in_buckets_and_keeps_dtypes(graph):
+def test_sums_in_buckets_and_keeps_dtypes(graph, packed):
     communicator = Doubling()
-    executor = Executor(communicator, Meetings(), fusion_bytes=16)
+    executor = make_executor(communicator, Meetings(), 16, packed)
     tensors = [tf.ones(4), tf.ones(2), tf.ones(2, tf.float16), tf.ones(2, tf.bfloat16), tf.ones(1, tf.int32), tf.ones(1, tf.uint8)]
-    sums = (tf.function(executor.all_reduce) if graph else executor.all_reduce)(tensors)
-    for before, after in zip(tensors, sums):
+    values = [[tensor, tensor] for tensor in tensors]
+    sums = (tf.function(executor.all_reduce) if graph else executor.all_reduce)(values)
+    for before, after in zip(tensors, sums, strict=True):
         assert after.dtype == before.dtype
-        np.testing.assert_array_equal(tf.cast(after, tf.float32), 2.0)
+        assert after.shape == before.shape
+        np.testing.assert_array_equal(tf.cast(after, tf.float32), 4.0)
     # Halves travel as float32, small integers as int64.
-    assert sorted(communicator.buckets) == sorted(
-        [[("int64", 1)], [("int32", 1)], [("float32", 2), ("float32", 2)], [("float32", 2)], [("float32", 4)]]
-    ), communicator.buckets
+    dtypes = sorted(dtype for bucket in communicator.buckets for dtype, _ in bucket)
+    assert set(dtypes) == {"float32", "int32", "int64"}
+    if not packed:
+        assert sorted(communicator.buckets) == sorted(
+            [[("int64", 1)], [("int32", 1)], [("float32", 2), ("float32", 2)], [("float32", 2)], [("float32", 4)]]
+        )
+
+
+def test_packed_values_that_tensorflow_takes_for_constants_are_not_written_to():
+    class InPlace(Doubling):
+        def all_reduce(self, tensors, name):
+            def double(array):
+                array *= 2
+                return array
+
+            return [tf.numpy_function(double, [tensor], tensor.dtype) for tensor in tensors]
+
+    executor = make_executor(InPlace(), Meetings(), 0, packed=True)
+    step = tf.function(lambda: executor.all_reduce([[tf.constant([1.0, 2.0]), tf.constant([3.0, 4.0])]])[0])
+    assert [step().numpy().tolist() for _ in range(3)] == [[8, 12]] * 3
+
+
+def test_packed_values_of_unknown_shape():
+    executor = make_executor(Doubling(), Meetings(), 2**20, packed=True)
+    signature = [tf.TensorSpec([None, 2], tf.float32), tf.TensorSpec([3], tf.float32)]
+    step = tf.function(lambda a, b: executor.all_reduce([[a], [b]]), input_signature=signature)
+    for rows in (0, 1, 5):
+        first, second = step(tf.ones([rows, 2]), tf.range(3.0))
+        np.testing.assert_array_equal(first, np.full((rows, 2), 2))
+        np.testing.assert_array_equal(second, [0, 2, 4])
+
+
+def test_buckets_take_turns():
+    """A new bucket's first message comes before the second one of the bucket before: one is on the wire, one is worked on."""
+    sent = []
+
+    class TwoMessages(BucketSum):
+        def steps(self, values, kept=None):
+            number = int(values[0][0][0])
+            for part in ("first", "second"):
+                yield Message(lambda name, part=part: sent.append((number, part)) or tf.constant(0))
+            return [copies[0] for copies in values]
+
+    executor = Executor(Doubling(), Meetings(), 0, TwoMessages(), TwoMessages())
+    sums = executor.all_reduce([[tf.constant([number])] for number in (0, 1, 2)])
+    assert [int(total[0]) for total in sums] == [0, 1, 2]
+    assert sent == [(2, "first"), (1, "first"), (2, "second"), (0, "first"), (1, "second"), (0, "second")]
+
+
+def test_only_large_gradients_of_known_shape_are_compressed():
+    chosen = []
+
+    class Noting(EngineSum):
+        def __init__(self, name):
+            super().__init__(Doubling())
+            self.name = name
+
+        def steps(self, values, kept=None):
+            chosen.append((self.name, kept is None))
+            return super().steps(values, kept)
+
+    executor = Executor(Doubling(), Meetings(), 0, Noting("exact"), Noting("compressed"))
+    large = [tf.ones(5000)]
+    executor.all_reduce([large])
+    executor.all_reduce([large], {})
+    executor.all_reduce([[tf.ones(10)]], {})
+    executor.all_reduce([[tf.ones(5000, tf.float64)]], {})
+    assert chosen == [("exact", True), ("compressed", False), ("exact", True), ("exact", True)]
 
 
 def test_one_process_sends_nothing():
-    executor = Executor(LocalCommunicator(), Meetings(), 0)
+    executor = make_executor(LocalCommunicator(), Meetings())
     tensor = tf.ones(3)
-    assert executor.all_reduce([tensor])[0] is tensor
+    assert executor.all_reduce([[tensor]])[0] is tensor
+    assert executor.all_reduce([[tensor, tensor]])[0].numpy().tolist() == [2, 2, 2]
     assert executor.all_gather(tensor) is tensor
 
 
 def test_nothing_is_sent_in_a_graph_before_a_meeting():
     meetings = Meetings()
-    executor = Executor(Doubling(), meetings, 0)
-    assert tf.function(executor.all_reduce)([tf.ones(2)])[0].numpy().tolist() == [2, 2]
+    executor = make_executor(Doubling(), meetings)
+    assert tf.function(executor.all_reduce)([[tf.ones(2)]])[0].numpy().tolist() == [2, 2]
     assert meetings.purposes == ["reduce tensors outside of a step"]
 
 
 def test_meetings_keep_their_order_where_tensorflow_would_run_side_by_side():
     meetings = Meetings(duration_s=0.1)
-    executor = Executor(Doubling(), meetings, 0)
+    executor = make_executor(Doubling(), meetings)
 
     @tf.function
     def two_conditions(flag):

@@ -88,10 +88,10 @@ def _host_names(communicator: Communicator) -> tuple[str, ...]:
 
 def _print_table(results: dict[int, dict[str, float]], title: str, network: Network) -> None:
     names = list(dict.fromkeys(name for times in results.values() for name in times))
-    table = rich.table.Table(title=title, caption=_describe(network), caption_justify="left")
+    table = rich.table.Table(title=f"{title}; predicted ms", caption=_describe(network), caption_justify="left")
     table.add_column("devices", justify="right")
     for name in names:
-        table.add_column(f"{name}, ms", justify="right")
+        table.add_column(name, justify="right", overflow="fold", min_width=8)
     for devices, times in results.items():
         best = min(times.values())
         cells = [f"{1000 * times[name]:.1f}" if name in times else "-" for name in names]

@@ -1,0 +1,125 @@
+"""Sums between processes: every algorithm and every compressor, on the engines that have them."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfdist
+from tests.harness import Layout
+from tests.harness import on_ranks
+from tfdist.collectives.algorithms import PLANS
+from tfdist.compression import COMPRESSORS
+
+SHAPES = ((300, 40), (7,), (), (64, 129))
+
+
+def sum_gradients(strategy, gradients, steps=1):
+    """What an optimizer gets: the sum over replicas of each replica's gradients, for some steps."""
+
+    def replica():
+        context = tf.distribute.get_replica_context()
+        mine = [tf.gather(gradient, context.replica_id_in_sync_group) for gradient in gradients]
+        return context.all_reduce("SUM", mine)
+
+    traced = tf.function(lambda: strategy.run(replica))
+    results = []
+    for _ in range(steps):
+        sums = traced()
+        results.append([strategy.experimental_local_results(total)[-1].numpy() for total in sums])
+    return results
+
+
+def random_gradients(strategy, scale=1.0):
+    generator = np.random.default_rng(1)
+    replicas = strategy.num_replicas_in_sync
+    return [tf.constant(generator.normal(0, scale, (replicas, *shape)).astype("float32")) for shape in SHAPES]
+
+
+def check_sums(strategy, rtol):
+    gradients = random_gradients(strategy)
+    for sums in sum_gradients(strategy, gradients, steps=2):
+        for total, gradient in zip(sums, gradients, strict=True):
+            np.testing.assert_allclose(total, gradient.numpy().sum(0), rtol=rtol, atol=rtol)
+        digest = np.frombuffer(b"".join(total.tobytes() for total in sums), np.uint8).astype(np.int64).sum()
+        assert len(set(strategy._agreement.meet("compare digests", int(digest)))) == 1
+
+
+@on_ranks(Layout(4, 1, "mpi"))
+def test_every_algorithm():
+    for algorithm in ("auto", "engine", *PLANS):
+        check_sums(tfdist.HierarchicalStrategy(algorithm=algorithm, fusion_bytes=20_000), 1e-5)
+
+
+@on_ranks(Layout(3, 2, "mpi"), Layout(2, 2, "horovod"))
+def test_compression():
+    check_sums(tfdist.HierarchicalStrategy(fusion_bytes=20_000), 1e-5)
+    for compression, tolerance in (("none", 1e-5), ("fp16", 4e-3), ("bf16", 3e-2), ("int8", 1e-1)):
+        strategy = tfdist.HierarchicalStrategy(compression=compression)
+        check_sums(strategy, tolerance)
+        check_special_values(strategy)
+        check_range(strategy)
+
+
+def check_special_values(strategy):
+    gradients = random_gradients(strategy)
+    special = gradients[0].numpy()
+    special[0, 0, :3] = np.nan, np.inf, -np.inf
+    special[-1, 1, 0] = np.nan
+    (sums,) = sum_gradients(strategy, [tf.constant(special), *gradients[1:]])
+    assert np.isnan(sums[0][0, 0])
+    assert np.isnan(sums[0][1, 0])
+    assert sums[0][0, 1] == np.inf
+    assert sums[0][0, 2] == -np.inf
+    assert np.isfinite(sums[0][2:]).all()
+    assert np.isfinite(sums[3]).all()
+
+
+def check_range(strategy):
+    """The mean fits into a half, the sum does not (horovod#1699)."""
+    large = tf.fill((strategy.num_replicas_in_sync, 300, 40), 4e4)
+    # Of replicas of one process the sum is taken before.
+    (sums,) = sum_gradients(strategy, [large / strategy.extended._num_replicas_in_sync * strategy.size])
+    np.testing.assert_allclose(sums[0], 4e4 * strategy.size, rtol=1e-2)
+
+
+@on_ranks(Layout(2, 1, "mpi"))
+def test_what_int8_does_not_send_is_sent_later():
+    """Sent + kept == gradient + kept before: over many steps, what arrives is what was to be sent."""
+    strategy = tfdist.HierarchicalStrategy(compression="int8")
+    gradients = random_gradients(strategy)
+    exact = gradients[0].numpy().sum(0)
+    steps = sum_gradients(strategy, gradients, steps=40)
+    first_error = np.abs(steps[0][0] - exact).max()
+    mean_error = np.abs(np.mean([sums[0] for sums in steps], axis=0) - exact).max()
+    assert first_error > 1e-3
+    assert mean_error < first_error / 10
+    (kept,) = strategy.extended._kept_outside.values()
+    (bucket,) = kept.values()
+    assert set(bucket) == {"rows", "total"}
+    sent = np.sum([sums[0] for sums in steps], axis=0)
+    owed = strategy._communicator.gather_array(bucket["rows"].numpy()[None]).sum(0).ravel()
+    owed += strategy._communicator.gather_array(bucket["total"].numpy()).ravel()
+    # A bucket begins with the last tensor; the first one follows the others, each of which fills a multiple of 16 elements.
+    start = sum(-(-int(np.prod(shape)) // 16) * 16 for shape in SHAPES[1:])
+    np.testing.assert_allclose(sent + owed[start : start + exact.size].reshape(exact.shape), 40 * exact, atol=2e-3)
+
+
+@on_ranks(Layout(2, 1, "horovod"), Layout(3, 1, "horovod"))
+def test_horovod_by_host():
+    check_sums(tfdist.HierarchicalStrategy(algorithm="hierarchical", fusion_bytes=20_000), 1e-5)
+    for compression in ("none", "bf16"):
+        check_sums(tfdist.HierarchicalStrategy(algorithm="engine", compression=compression), 3e-2)
+    with pytest.raises(ValueError, match=r"can sum by \['auto', 'engine', 'hierarchical'\].*Received: algorithm='ring'"):
+        tfdist.HierarchicalStrategy(algorithm="ring")
+
+
+@on_ranks(Layout(2, 1, "mpi"))
+def test_ranks_that_want_different_things():
+    for setting, values in (("algorithm", ("auto", "ring")), ("fusion_bytes", (1, 2)), ("compression", ("fp16", None))):
+        rank = tfdist.HierarchicalStrategy().rank
+        with pytest.raises(tfdist.RankMismatchError, match=f"{setting}.* on rank 0.* on rank 1"):
+            tfdist.HierarchicalStrategy(**{setting: values[rank]})
+
+
+def test_known_compressors():
+    assert list(COMPRESSORS) == ["none", "fp16", "bf16", "int8"]
