@@ -250,7 +250,7 @@ class HierarchicalStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         algorithm, compression = str(self._settings["algorithm"]), str(self._settings["compression"])
         on_gpus = any("GPU" in device for device in self._devices)
         exact = create_sum(self._communicator, self._topology, algorithm, on_gpus)
-        if compression == "none" or self.size == 1:
+        if compression == "none" or self._topology.num_hosts == 1:
             return exact, exact
         return exact, create_compressed_sum(self._communicator, self._topology, compression)
 

@@ -43,7 +43,7 @@ class Meetings:
 
 
 def make_executor(communicator, meetings, fusion_bytes=0, packed=False):
-    total = PackedSum(lambda p, name: communicator.all_reduce([p], name)[0]) if packed else EngineSum(communicator)
+    total = PackedSum(communicator) if packed else EngineSum(communicator)
     return Executor(communicator, meetings, fusion_bytes, total, total)
 
 
@@ -128,6 +128,27 @@ def test_only_large_gradients_of_known_shape_are_compressed():
     executor.all_reduce([[tf.ones(10)]], {})
     executor.all_reduce([[tf.ones(5000, tf.float64)]], {})
     assert chosen == [("exact", True), ("compressed", False), ("exact", True), ("exact", True)]
+
+
+def test_buckets_that_are_on_their_way_are_waited_for_last():
+    events = []
+
+    class Begun(BucketSum):
+        def steps(self, values, kept=None):
+            number = int(values[0][0][0])
+            events.append(("packed", number))
+            yield Message(lambda name: events.append(("waited for", number)) or tf.constant(0), begun=True)
+            return [copies[0] for copies in values]
+
+    executor = Executor(Doubling(), Meetings(), 0, Begun(), Begun())
+    assert [int(total[0]) for total in executor.all_reduce([[tf.constant([number])] for number in (0, 1)])] == [0, 1]
+    assert events == [("packed", 1), ("packed", 0), ("waited for", 1), ("waited for", 0)]
+
+
+def test_small_models_have_several_buckets():
+    communicator = Doubling()
+    make_executor(communicator, Meetings(), 2**30).all_reduce([[tf.ones(2**18)] for _ in range(16)])
+    assert [len(bucket) for bucket in communicator.buckets] == [2] * 8
 
 
 def test_one_process_sends_nothing():

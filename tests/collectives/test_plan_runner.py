@@ -33,7 +33,7 @@ def test_dtypes_and_order_of_additions(dtype):
 
     def run(transport):
         total = PlannedSum(PlanRunner(transport, 256), lambda length, itemsize: ring(4, length))
-        return total.sum_array(arrays[transport.rank].copy())
+        return total(arrays[transport.rank].copy())
 
     results, _ = run_ranks(4, run)
     assert len({result.tobytes() for result in results}) == 1

@@ -17,10 +17,12 @@ class Message(NamedTuple):
     Args:
         send: Communicates, given the name that this message has on all ranks.
         ready: A tensor that exists when the message can be sent; None if anything else may be prepared before it as well.
+        begun: Whether it is on its way already, and `send` does no more than wait for the answer.
     """
 
     send: Callable[[str], Any]
     ready: Any = None
+    begun: bool = False
 
 
 Steps = Generator[Message, Any, list[Any]]
@@ -51,6 +53,11 @@ class BucketSum(abc.ABC):
         Returns:
             The steps; their result is the sum over all copies of all ranks, for each value.
         """
+
+
+def on_gpus(values: list[list[Any]]) -> bool:
+    """Whether any copy is on a GPU."""
+    return any("GPU" in copy.device for copies in values for copy in copies)
 
 
 def sum_copies(values: list[list[Any]]) -> list[Any]:

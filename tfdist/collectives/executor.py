@@ -20,6 +20,8 @@ from tfdist.communicators import Communicator
 
 # A shorter message costs its latency, not its bytes.
 _WORTH_COMPRESSING_BYTES = 16 * 2**10
+_SMALL_BUCKET_BYTES = 2**20
+_LEAST_BUCKETS = 8
 
 
 class Executor:
@@ -93,7 +95,8 @@ class Executor:
             return sum_copies(values)
         carried = [[tf.cast(copy, self._carrier(copy.dtype)) for copy in copies] for copies in values]
         firsts = [copies[0] for copies in carried]
-        buckets = plan_buckets([_size_bytes(t) for t in firsts], [t.dtype.name for t in firsts], self._fusion_bytes)
+        sizes_bytes = [_size_bytes(tensor) for tensor in firsts]
+        buckets = plan_buckets(sizes_bytes, [t.dtype.name for t in firsts], self._threshold_bytes(sum(sizes_bytes)))
         sums = self._run([self._steps(number, [carried[i] for i in bucket], kept) for number, bucket in enumerate(buckets)])
         results = dict(zip(itertools.chain(*buckets), itertools.chain(*sums), strict=True))
         return [tf.cast(results[index], copies[0].dtype) for index, copies in enumerate(values)]
@@ -103,6 +106,10 @@ class Executor:
         if self.communicator.size == 1:
             return tensor
         return self._send(lambda name: self.communicator.all_gather(tensor, name), "gather")
+
+    def _threshold_bytes(self, total_bytes: int) -> int:
+        """The last bucket is sent when the backward pass has ended: of a small model too, it should be a small part."""
+        return min(self._fusion_bytes, max(_SMALL_BUCKET_BYTES, total_bytes // _LEAST_BUCKETS))
 
     def _steps(self, number: int, values: list[list[Any]], kept: dict[Any, Kept] | None) -> Steps:
         firsts = [copies[0] for copies in values]
@@ -116,47 +123,51 @@ class Executor:
         """In turns: the first message of a new bucket, then the next one of each bucket that is under way."""
         sums: list[list[Any]] = [[] for _ in buckets]
         answers: dict[int, Any] = {}
-        gate: list[Any] = []
+        begun: dict[int, Message] = {}
+        gate = self._gate()
         waiting, under_way = list(range(len(buckets))), list[int]()
         while waiting or under_way:
             under_way = waiting[:1] + under_way
             waiting = waiting[1:]
             for bucket in list(under_way):
-                try:
-                    with tf.control_dependencies(gate):
-                        message = buckets[bucket].send(answers.pop(bucket, None))
-                except StopIteration as end:
-                    sums[bucket] = end.value
+                # Buckets are prepared in this order too, or the first one would wait for the work of others.
+                with tf.control_dependencies(gate):
+                    message, sums[bucket] = _next(buckets[bucket], answers.pop(bucket, None))
+                if message is None:
+                    under_way.remove(bucket)
+                    continue
+                gate = gate if message.ready is None else [message.ready]
+                if message.begun:
+                    begun[bucket] = message
                     under_way.remove(bucket)
                 else:
-                    answer = answers[bucket] = self._send(message.send, "reduce")
-                    gate = self._gate(message, answer)
+                    answers[bucket] = self._send(message.send, "reduce")
+        for bucket, message in begun.items():
+            # A thread that waits is one less for the backward pass.
+            with tf.control_dependencies(gate):
+                _, sums[bucket] = _next(buckets[bucket], self._send(message.send, "reduce"))
         return sums
 
-    def _gate(self, message: Message, answer: Any) -> list[Any]:
-        """What the next bucket waits for before it is prepared: this one is, and the message before this one was sent.
-
-        Else the work for later buckets would take the threads that the first one needs to be sent.
-        """
-        if message.ready is None or tf.executing_eagerly():
+    def _gate(self) -> list[Any]:
+        """What comes before the first bucket, whose preparation may begin to send."""
+        if tf.executing_eagerly():
             return []
-        if not self.communicator.in_order:
-            return [message.ready]
-        notes = _of_graph()
-        before, notes["last answer"] = notes.get("last answer", notes["met"]), tf.nest.flatten(answer)[0]
-        return [message.ready, before]
+        return [self._met("reduce"), *([self._token.read_value()] if self.communicator.in_order else [])]
 
     def _send(self, send: Callable[[str], Any], kind: str) -> Any:
         if tf.executing_eagerly():
             return send(f"tfdist.{kind}.eager")
-        if "met" not in _of_graph():
-            self.meet(lambda: f"{kind} tensors outside of a step", 0)
-        notes = _of_graph()
+        met, notes = self._met(kind), _of_graph()
         number = notes["sent"] = notes.get("sent", 0) + 1
-        with tf.control_dependencies([notes["met"]]):
+        with tf.control_dependencies([met]):
             if self.communicator.in_order:
                 return self._in_order(lambda: send(f"tfdist.{kind}.{number}"))
             return send(f"tfdist.{kind}.{number}")
+
+    def _met(self, kind: str) -> Any:
+        if "met" not in _of_graph():
+            self.meet(lambda: f"{kind} tensors outside of a step", 0)
+        return _of_graph()["met"]
 
     def _in_order(self, operation: Callable[[], Any]) -> Any:
         with tf.control_dependencies([self._token.read_value()]):
@@ -170,6 +181,14 @@ class Executor:
         if dtype.name in self.communicator.sum_dtypes:
             return dtype
         return tf.float32 if dtype.is_floating else tf.int64
+
+
+def _next(steps: Steps, answer: Any) -> tuple[Message | None, list[Any]]:
+    """The next message of a bucket, or its sums."""
+    try:
+        return steps.send(answer), []
+    except StopIteration as end:
+        return None, end.value
 
 
 def _of_graph() -> dict[str, Any]:

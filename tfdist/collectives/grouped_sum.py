@@ -11,8 +11,8 @@ from tfdist.collectives.bucket_sum import BucketSum
 from tfdist.collectives.bucket_sum import Kept
 from tfdist.collectives.bucket_sum import Message
 from tfdist.collectives.bucket_sum import Steps
-from tfdist.collectives.packed_sum import PackedSum
-from tfdist.collectives.packed_sum import unpack
+from tfdist.collectives.packing import Packer
+from tfdist.collectives.packing import unpack
 from tfdist.communicators.group import Group
 from tfdist.compression import Compressor
 
@@ -43,10 +43,10 @@ class GroupedSum(BucketSum):
 
     def __init__(self, inside: Group, across: Group, compressor: Compressor | None = None) -> None:
         self._inside, self._across, self._compressor = inside, across, compressor
-        self._packing = PackedSum(lambda packed, name: packed, inside.size * across.size * _ALIGNED_ELEMENTS)
+        self._packer = Packer(inside.size * across.size * _ALIGNED_ELEMENTS)
 
     def steps(self, values: list[list[Any]], kept: Kept | None = None) -> Steps:
-        packed = part = self._packing.pack(values)
+        packed = part = self._packer.pack(values)
         length = packed.shape[0]
         if self._inside.size > 1:
             part = yield Message(lambda name: self._inside.reduce_scatter(packed, name), packed)

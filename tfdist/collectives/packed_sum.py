@@ -1,102 +1,31 @@
-"""Buckets that travel as one array."""
+"""Buckets that an engine sums as one tensor."""
 
 from __future__ import annotations
 
-import functools
-import itertools
-import math
-from collections.abc import Callable
-from collections.abc import Sequence
 from typing import Any
-
-import numpy as np
-import tensorflow as tf
 
 from tfdist.collectives.bucket_sum import BucketSum
 from tfdist.collectives.bucket_sum import Kept
 from tfdist.collectives.bucket_sum import Message
 from tfdist.collectives.bucket_sum import Steps
-from tfdist.collectives.buffer_pool import aligned_offsets
-from tfdist.collectives.buffer_pool import BufferPool
+from tfdist.collectives.packing import Packer
+from tfdist.collectives.packing import unpack
+from tfdist.communicators import Communicator
 
 
 class PackedSum(BucketSum):
-    """Adds the devices' copies of a bucket into one buffer, has that summed over ranks, and hands back views.
-
-    ```
-    copies  --add-->  buffer of the pool  --over ranks-->  sums  --views, which TensorFlow takes as they are-->  results
-    ```
-
-    On the host this costs less than to add each value alone: the buffer is warm, and what is in it is not copied again.
+    """Packs a bucket, and has the engine sum it.
 
     Args:
-        sum_packed: Sums a tensor of one dimension over ranks, given the name that the message has on all ranks. It may write to it.
-        multiple: The length of that tensor is a multiple of this. Defaults to 1.
+        communicator: The engine.
     """
 
-    def __init__(self, sum_packed: Callable[[Any, str], Any], multiple: int = 1) -> None:
-        self._sum_packed = sum_packed
-        self._multiple = multiple
-        self._pool = BufferPool()
-        with tf.device("CPU:0"):
-            self._no_constant = tf.Variable(0, trainable=False, name="tfdist_no_constant")
+    def __init__(self, communicator: Communicator) -> None:
+        self._communicator = communicator
+        self._packer = Packer()
 
     def steps(self, values: list[list[Any]], kept: Kept | None = None) -> Steps:
         del kept
-        packed = self.pack(values)
-        total: Any = yield Message(lambda name: self._sum_packed(packed, name), packed)
+        packed = self._packer.pack(values)
+        (total,) = yield Message(lambda name: self._communicator.all_reduce([packed], name), packed)
         return unpack(total, [copies[0] for copies in values])
-
-    def pack(self, values: list[list[Any]]) -> Any:
-        """Adds the copies of all values into one tensor of one dimension, which may be written to."""
-        inputs = [self._no_constant.read_value(), *itertools.chain(*values)]
-        pack = functools.partial(self._pack, len(values[0]))
-        # Not stateful, since TensorFlow would let it wait for the messages before it; but no constant, since it is written to.
-        packed = tf.numpy_function(pack, inputs, values[0][0].dtype, stateful=False, name="tfdist_pack")
-        lengths = [copies[0].shape.num_elements() for copies in values]
-        packed.set_shape([None if None in lengths else self._offsets(lengths, packed.dtype.size)[-1]])
-        return packed
-
-    def _offsets(self, lengths: list[int], itemsize: int) -> list[int]:
-        *starts, end = aligned_offsets(lengths, itemsize)
-        return [*starts, -(-end // self._multiple) * self._multiple]
-
-    def _pack(self, count: int, no_constant: np.ndarray, *arrays: np.ndarray) -> np.ndarray:
-        del no_constant
-        firsts = arrays[::count]
-        offsets = self._offsets([array.size for array in firsts], firsts[0].itemsize)
-        packed = self._pool.take(offsets[-1], firsts[0].dtype)
-        for index, (first, start, end) in enumerate(zip(firsts, offsets, offsets[1:], strict=False)):
-            view = packed[start : start + first.size].reshape(first.shape)
-            _add_up(arrays[index * count : (index + 1) * count], view)
-            packed[start + first.size : end] = 0
-        return packed
-
-
-def unpack(total: Any, like: list[Any]) -> list[Any]:
-    """Views of the packed sums, in the shapes of some tensors."""
-    shapes = [tuple(tensor.shape) if tensor.shape.is_fully_defined() else None for tensor in like]
-    unknown = [tf.shape(tensor) for tensor, shape in zip(like, shapes, strict=True) if shape is None]
-
-    def views_of(array: np.ndarray, *others: np.ndarray) -> list[np.ndarray]:
-        rest = iter(others)
-        whole = [tuple(next(rest)) if shape is None else shape for shape in shapes]
-        offsets = aligned_offsets([math.prod(shape) for shape in whole], array.itemsize)
-        return [array[start : start + math.prod(shape)].reshape(shape) for start, shape in zip(offsets, whole, strict=False)]
-
-    dtypes = [total.dtype] * len(like)
-    views = tf.nest.flatten(tf.numpy_function(views_of, [total, *unknown], dtypes, stateful=False, name="tfdist_unpack"))
-    for view, tensor in zip(views, like, strict=True):
-        view.set_shape(tensor.shape)
-    return views
-
-
-def _add_up(copies: Sequence[np.ndarray], out: np.ndarray) -> None:
-    if len(copies) == 1:
-        out[...] = copies[0]
-        return
-    # Infinities and NaNs are the user's to see in the sum.
-    with np.errstate(all="ignore"):
-        np.add(copies[0], copies[1], out=out)
-        for copy in copies[2:]:
-            np.add(out, copy, out=out)

@@ -35,18 +35,18 @@ class PlannedGroup(Group):
 
     def reduce_scatter(self, tensor: Any, name: str) -> Any:
         def scatter(array: np.ndarray) -> np.ndarray:
-            return np.split(self._scatter.sum_array(array), self.size)[self.rank]
+            return np.split(self._scatter(array), self.size)[self.rank]
 
         return self._call(scatter, tensor, name)
 
     def all_reduce(self, tensor: Any, name: str) -> Any:
-        return self._call(self._sum.sum_array, tensor, name)
+        return self._call(self._sum, tensor, name)
 
     def all_gather(self, tensor: Any, name: str) -> Any:
         def gather(array: np.ndarray) -> np.ndarray:
             whole = self._pool.take(array.size * self.size, array.dtype)
             whole[self.rank * array.size : (self.rank + 1) * array.size] = array
-            return self._gather.sum_array(whole)
+            return self._gather(whole)
 
         return self._call(gather, tensor, name)
 

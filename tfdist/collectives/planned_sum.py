@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from tfdist.collectives.plan import Plan
 from tfdist.collectives.plan_runner import PlanRunner
@@ -26,13 +24,7 @@ class PlannedSum:
         self._make_plan = make_plan
         self._rounds: dict[tuple[int, int], list[RankRound]] = {}
 
-    def __call__(self, packed: Any, name: str) -> Any:
-        """Sums a tensor of one dimension, whose buffer becomes the result's."""
-        total = tf.numpy_function(self.sum_array, [packed], packed.dtype, name=name)
-        total.set_shape(packed.shape)
-        return total
-
-    def sum_array(self, array: np.ndarray) -> np.ndarray:
+    def __call__(self, array: np.ndarray) -> np.ndarray:
         """Sums an array of one dimension in place, and returns it."""
         key = array.size, array.itemsize
         if key not in self._rounds:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from tfdist.collectives.algorithms import names_for
 from tfdist.collectives.algorithms import PLANS
+from tfdist.collectives.background_sum import BackgroundSum
 from tfdist.collectives.bucket_sum import BucketSum
 from tfdist.collectives.choice import choose
 from tfdist.collectives.engine_sum import EngineSum
@@ -48,14 +49,14 @@ def create_sum(communicator: Communicator, topology: Topology, algorithm: str, o
         if on_gpus:
             return EngineSum(communicator)
     if communicator.transport is None or algorithm == "engine":
-        return PackedSum(lambda packed, name: communicator.all_reduce([packed], name)[0])
+        return PackedSum(communicator)
 
     name_for = _chooser(communicator, topology) if algorithm == "auto" else lambda size_bytes: algorithm
 
     def make_plan(length: int, itemsize: int) -> Plan:
         return PLANS[name_for(length * itemsize)](topology.groups, length)
 
-    return PackedSum(PlannedSum(PlanRunner(communicator.transport), make_plan))
+    return BackgroundSum(PlannedSum(PlanRunner(communicator.transport), make_plan))
 
 
 def _chooser(communicator: Communicator, topology: Topology) -> Callable[[int], str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from typing import Any
+from typing import ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -28,6 +29,8 @@ class HorovodCommunicator(Communicator):
 
     name = "horovod"
     cycle_time_ms = "0.2"
+    # Horovod has each set of ranks once a process, whatever the number of strategies.
+    _process_sets: ClassVar[dict[tuple[int, ...], Any]] = {}
 
     def __init__(self) -> None:
         import horovod.tensorflow as hvd
@@ -65,7 +68,12 @@ class HorovodCommunicator(Communicator):
     def _process_set(self, ranks: Sequence[int]) -> Any:
         if len(ranks) == 1:
             return None
-        return self._hvd.global_process_set if len(ranks) == self.size else self._hvd.add_process_set(list(ranks))
+        if len(ranks) == self.size:
+            return self._hvd.global_process_set
+        key = tuple(ranks)
+        if key not in self._process_sets:
+            self._process_sets[key] = self._hvd.add_process_set(list(ranks))
+        return self._process_sets[key]
 
     def abort(self) -> None:
         os._exit(1)
