@@ -188,23 +188,13 @@ def _length(shape: tuple[int, ...]) -> int:
 
 
 def plot(results: dict, path: pathlib.Path) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    count = len(results["rates"])
-    figure, panels = plt.subplots(1, count, figsize=(5 * count, 4), layout="constrained", squeeze=False)
-    for panel, rate in zip(panels[0], results["rates"], strict=True):
-        medians_s = {side: statistics.median(values["times_s"]) for side, values in rate["sides"].items()}
-        panel.barh(list(medians_s)[::-1], list(medians_s.values())[::-1])
+    names = [f"{rate['rate_mbit']:g} Mbit/s" if rate["rate_mbit"] else "unshaped" for rate in results["rates"]]
+    panels, marks = {}, {}
+    for name, rate in zip(names, results["rates"], strict=True):
+        panels[name] = {side: statistics.median(values["times_s"]) for side, values in rate["sides"].items()}
         if rate["bound_s"]:
-            panel.axvline(rate["bound_s"], color="black", linestyle="--", label="the wire's bound")
-            panel.legend()
-        panel.set(xlabel="seconds", title=f"{rate['rate_mbit']:g} Mbit/s" if rate["rate_mbit"] else "unshaped")
-    figure.suptitle("Sum of ResNet-50's gradients, 2 hosts x 2 replicas")
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+            marks[name] = rate["bound_s"]
+    common.draw_bars(path, "Sum of ResNet-50's gradients, 2 hosts x 2 replicas", "seconds", panels, marks)
 
 
 if __name__ == "__main__":

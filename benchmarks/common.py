@@ -28,6 +28,27 @@ def write(name: str, results: dict, threads: str = "TensorFlow's defaults") -> p
     return RESULTS / f"{name}.png"
 
 
+def draw_bars(
+    path: pathlib.Path, title: str, xlabel: str, panels: dict[str, dict[str, float]], marks: dict[str, float] | None = None
+) -> None:
+    """Draws a panel of bars for each setting, and a line where `marks` has a value for it."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, len(panels), figsize=(5 * len(panels), 3.5), layout="constrained", squeeze=False)
+    for axis, (setting, values) in zip(axes[0], panels.items(), strict=True):
+        axis.barh(list(values)[::-1], list(values.values())[::-1])
+        if marks and setting in marks:
+            axis.axvline(marks[setting], color="black", linestyle="--", label="the wire's bound")
+            axis.legend()
+        axis.set(xlabel=xlabel, title=setting)
+    figure.suptitle(title)
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
 def resnet50_shapes() -> list[tuple[int, ...]]:
     """The shapes of ResNet-50's 161 gradients, 102.2 MB: Keras's model, without the biases before normalisation."""
     import keras

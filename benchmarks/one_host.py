@@ -49,7 +49,10 @@ def main() -> None:
         for side, times_s in found.items():
             median_s = statistics.median(times_s)
             print(f"  {side:24} {1000 * median_s:7.1f} ms (median of {len(times_s)}), {median_s / first:5.2f} x the first")
-    plot(results, common.write("one_host", results))
+    panels = {
+        setting: {side: 1000 * statistics.median(times_s) for side, times_s in found.items()} for setting, found in results.items()
+    }
+    common.draw_bars(common.write("one_host", results), "Sum of ResNet-50's gradients on one host", "ms", panels)
 
 
 def run(command: list[str]) -> dict[str, list[float]]:
@@ -106,21 +109,6 @@ def tfdist_mpi(tf):
 def horovod(tf):
     step, barrier, rank = allreduce.horovod(tf)
     return rank, barrier, {"horovod": step}
-
-
-def plot(results: dict, path: pathlib.Path) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, panels = plt.subplots(1, 2, figsize=(10, 3), layout="constrained")
-    for panel, (setting, found) in zip(panels, results.items(), strict=True):
-        panel.barh(list(found)[::-1], [1000 * statistics.median(times_s) for times_s in found.values()][::-1])
-        panel.set(xlabel="ms", title=setting)
-    figure.suptitle("Sum of ResNet-50's gradients on one host")
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
 
 
 if __name__ == "__main__":

@@ -51,7 +51,10 @@ def main() -> None:
     serial_s = medians_s["compute"] + medians_s["wire"]
     print(f"{times} (batch {results['batch_size']} a host, backward {1000 * results['backward_s']:.0f} ms)")
     print(f"step / max(compute, wire) = {results['ratio']:.3f}; one after the other: {1000 * serial_s:.0f} ms")
-    plot(medians_s, results["ratio"], common.write("overlap", {"engine": options.engine, **results}))
+    path = common.write("overlap", {"engine": options.engine, **results})
+    title = f"A step of fit, 2 hosts at {RATE_MBIT} Mbit/s"
+    panels = {f"{results['ratio']:.2f} x max(compute, wire)": {name: 1000 * value for name, value in medians_s.items()}}
+    common.draw_bars(path, title, "ms", panels)
 
 
 def work() -> None:
@@ -119,19 +122,6 @@ def work() -> None:
                 times_s[name].append(value)
     if together.rank == 0:
         print("RESULT", json.dumps({"batch_size": rows, "backward_s": backward, "times_s": times_s}), flush=True)
-
-
-def plot(medians_s: dict[str, float], ratio: float, path: pathlib.Path) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, panel = plt.subplots(figsize=(6, 2.5), layout="constrained")
-    panel.barh(list(medians_s)[::-1], [1000 * value for value in medians_s.values()][::-1])
-    panel.set(xlabel="ms", title=f"A step of fit, 2 hosts at {RATE_MBIT} Mbit/s: {ratio:.2f} x max(compute, wire)")
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
 
 
 if __name__ == "__main__":

@@ -42,9 +42,11 @@ class HierarchicalStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         devices: This process's devices, such as `["GPU:0", "GPU:1"]`. Defaults to its share of the host's GPUs, or, without
             GPUs, all logical CPUs.
         communicator: "local", "horovod", "mpi", or "auto" to go by what started the process. Defaults to `"auto"`.
-        fusion_bytes: Gradients are sent together up to this size, in bytes; 0 sends each alone. Defaults to 32 MiB.
-        compression: How gradients are made smaller on the wire; None or "none": not at all. Defaults to `None`.
-        algorithm: How ranks sum; "auto" is the engine's own. Defaults to `"auto"`.
+        fusion_bytes: Gradients are sent together up to this size, in bytes, or an eighth of all; 0 sends each alone. Defaults to
+            16 MiB.
+        compression: How gradients are made smaller between hosts: "fp16", "bf16", "int8", or not at all. Defaults to `None`.
+        algorithm: How ranks sum: "engine" is the engine's own; over MPI also "ring", "halving_doubling", "binary_blocks",
+            "hierarchical", "hierarchical_master", "hybrid"; "auto" is the fastest by prediction. Defaults to `"auto"`.
 
     Raises:
         ValueError: If an argument is not one of those known, a device does not exist or is given twice.

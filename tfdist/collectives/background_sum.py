@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import concurrent.futures
 import itertools
+import queue
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -37,9 +39,11 @@ class BackgroundSum(BucketSum):
     def __init__(self, sum_array: Callable[[np.ndarray], np.ndarray]) -> None:
         self._sum_array = sum_array
         self._packer = Packer()
-        self._thread = concurrent.futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix="tfdist-send")
         self._numbers = itertools.count()
         self._started: dict[int, concurrent.futures.Future[np.ndarray]] = {}
+        self._queue: queue.SimpleQueue[tuple[np.ndarray, concurrent.futures.Future[np.ndarray]]] = queue.SimpleQueue()
+        # A daemon, unlike those of an executor: a rank that fails must not wait at its exit for one that never comes.
+        threading.Thread(target=self._work, daemon=True, name="tfdist-send").start()
 
     def steps(self, values: list[list[Any]], kept: Kept | None = None) -> Steps:
         del kept
@@ -50,9 +54,20 @@ class BackgroundSum(BucketSum):
         return unpack(total, [copies[0] for copies in values])
 
     def _start(self, packed: np.ndarray) -> np.int64:
-        number = next(self._numbers)
-        self._started[number] = self._thread.submit(self._sum_array, packed)
+        number, future = next(self._numbers), concurrent.futures.Future[np.ndarray]()
+        self._started[number] = future
+        self._queue.put((packed, future))
         return np.int64(number)
 
     def _wait(self, number: np.ndarray) -> np.ndarray:
         return self._started.pop(int(number)).result()
+
+    def _work(self) -> None:
+        while True:
+            packed, future = self._queue.get()
+            try:
+                future.set_result(self._sum_array(packed))
+            except Exception as error:
+                future.set_exception(error)
+            # A buffer is free when nobody refers to it, and the next one may be long in coming.
+            del packed, future

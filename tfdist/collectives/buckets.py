@@ -23,7 +23,7 @@ def plan_buckets(sizes_bytes: Sequence[int], dtypes: Sequence[str], fusion_bytes
     Args:
         sizes_bytes: The size of each tensor in bytes, in layer order.
         dtypes: The dtype name of each tensor.
-        fusion_bytes: The threshold; 0 puts each tensor into a bucket of its own. Defaults to 32 MiB.
+        fusion_bytes: The threshold; 0 puts each tensor into a bucket of its own. Defaults to 16 MiB.
 
     Returns:
         Lists of indices into `sizes_bytes`; each index is in exactly one list.
