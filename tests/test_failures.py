@@ -75,7 +75,7 @@ def test_refusals_with_two_ranks():
 
 @on_ranks(Layout(2, 1, "mpi"))
 def test_an_engine_that_adds_wrongly_is_found_at_the_first_step():
-    strategy = tfdist.HierarchicalStrategy()
+    strategy = tfdist.HierarchicalStrategy(algorithm="engine")
     rightly = strategy._communicator.all_reduce
     strategy._communicator.all_reduce = lambda tensors, name: [2 * total for total in rightly(tensors, name)]
     with pytest.raises(tfdist.RankMismatchError, match="A known gradient must come out"):
