@@ -43,12 +43,8 @@ def create_sum(communicator: Communicator, topology: Topology, algorithm: str, o
     """
     _check(communicator, topology, algorithm)
     if communicator.transport is None:
-        nested = topology.num_hosts > 1 and topology.num_hosts < topology.size and topology.is_even
-        if algorithm == "hierarchical" or (algorithm == "auto" and nested):
-            return GroupedSum(*create_groups(communicator, topology))
-        if on_gpus:
-            return EngineSum(communicator)
-    if communicator.transport is None or algorithm == "engine":
+        return _create_engine_sum(communicator, topology, algorithm, on_gpus)
+    if algorithm == "engine":
         return PackedSum(communicator)
 
     name_for = _chooser(communicator, topology) if algorithm == "auto" else lambda size_bytes: algorithm
@@ -59,10 +55,20 @@ def create_sum(communicator: Communicator, topology: Topology, algorithm: str, o
     return BackgroundSum(PlannedSum(PlanRunner(communicator.transport), make_plan))
 
 
+def _create_engine_sum(communicator: Communicator, topology: Topology, algorithm: str, on_gpus: bool) -> BucketSum:
+    if on_gpus and algorithm != "hierarchical":
+        # NCCL knows the hosts itself, and nothing has to leave the GPUs.
+        return EngineSum(communicator)
+    nested = 1 < topology.num_hosts < topology.size and topology.is_even
+    if algorithm == "hierarchical" or (algorithm == "auto" and nested):
+        return GroupedSum(*create_groups(communicator, topology))
+    return PackedSum(communicator)
+
+
 def _chooser(communicator: Communicator, topology: Topology) -> Callable[[int], str]:
     """Names the algorithm for an array of some bytes, the same on all ranks."""
     if communicator.size <= 2:
-        return lambda size_bytes: "ring"  # With two ranks all plans are the same.
+        return lambda size_bytes: "ring"  # With two ranks no other plan sends less, or in fewer rounds.
     network = measure_network(communicator, topology)
     _log.info("Measured %s", network)
     return lambda size_bytes: choose(topology.groups, size_bytes, network)
