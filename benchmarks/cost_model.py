@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import pathlib
-import socket
 import statistics
 import sys
 import time
@@ -63,8 +62,7 @@ def work() -> None:
     from tfdist.topology import Topology
 
     communicator = create_communicator("mpi")
-    names = communicator.gather_array(np.frombuffer(socket.gethostname().encode().ljust(64), np.uint8)[None])
-    topology = Topology(tuple(name.tobytes().decode().strip() for name in names), (1,) * communicator.size)
+    topology = Topology(communicator.gather_host_names(), (1,) * communicator.size)
     network = measure_network(communicator, topology)
     runner = PlanRunner(communicator.transport)
     rows = []

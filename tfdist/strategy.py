@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import random
-import socket
 from typing import Any
 
 import numpy as np
@@ -76,7 +75,7 @@ class HierarchicalStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         self._settings = {"fusion_bytes": fusion_bytes, "compression": compression or "none", "algorithm": algorithm}
         self._communicator = create_communicator(communicator)
         self._agreement = Agreement(self._communicator)
-        hosts = self._gather_text(socket.gethostname())
+        hosts = self._communicator.gather_host_names()
         local = [rank for rank, host in enumerate(hosts) if host == hosts[self.rank]]
         self._devices = _resolve_devices(devices, local.index(self.rank), len(local))
         self._topology = Topology(hosts, tuple(self._agreement.meet("count devices", len(self._devices))))
@@ -255,10 +254,6 @@ class HierarchicalStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         if compression == "none" or self._topology.num_hosts == 1:
             return exact, exact
         return exact, create_compressed_sum(self._communicator, self._topology, compression)
-
-    def _gather_text(self, text: str) -> tuple[str, ...]:
-        encoded = np.frombuffer(text.encode()[:255].ljust(255), np.uint8)[None]
-        return tuple(row.tobytes().decode().rstrip() for row in self._communicator.gather_array(encoded))
 
 
 def _check_known(name: str, value: str, known: tuple[str, ...]) -> None:

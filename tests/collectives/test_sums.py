@@ -2,6 +2,7 @@
 
 import os
 import socket
+import time
 
 import numpy as np
 import pytest
@@ -141,6 +142,37 @@ def test_horovod_by_host():
     check_sums(tfdist.HierarchicalStrategy(algorithm="engine"), 1e-5)
     with pytest.raises(ValueError, match=r"can sum by \['auto', 'engine', 'hierarchical'\].*Received: algorithm='ring'"):
         tfdist.HierarchicalStrategy(algorithm="ring")
+
+
+@on_ranks(Layout(4, 1, "horovod"))
+def test_horovod_that_the_script_has_started():
+    import horovod.tensorflow as hvd
+
+    hvd.init()
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        place_ranks(monkeypatch, per_host=2)
+        check_sums(tfdist.HierarchicalStrategy(), 1e-5)
+        with pytest.raises(ValueError, match="Make the strategy before `hvd.init"):
+            tfdist.HierarchicalStrategy(compression="bf16")
+
+
+@on_ranks(Layout(3, 1, "mpi"), Layout(3, 1, "horovod"))
+def test_buckets_that_are_ready_in_another_order_on_each_rank():
+    strategy = tfdist.HierarchicalStrategy(fusion_bytes=0)
+
+    def late(number):
+        # The stage of each gradient differs from rank to rank; the first bucket is the last to be ready on rank 0.
+        time.sleep(0.1 * ((int(number) + strategy.rank) % 4))
+        return np.float32(number)
+
+    def replica():
+        numbers = [tf.numpy_function(late, [tf.constant(n)], tf.float32, stateful=False) for n in range(4)]
+        gradients = [tf.fill([5000], tf.ensure_shape(number, [])) for number in numbers]
+        return tf.distribute.get_replica_context().all_reduce("SUM", gradients)
+
+    step = tf.function(lambda: strategy.run(replica))
+    for _ in range(3):
+        assert [float(total[0]) for total in step()] == [0, 3, 6, 9]
 
 
 @on_ranks(Layout(2, 1, "mpi"))

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import pathlib
-import socket
 from typing import Annotated
 from typing import Any
 
-import numpy as np
 import rich.console
 import rich.table
 import typer
@@ -19,7 +17,6 @@ from tfdist.collectives.buckets import plan_buckets
 from tfdist.collectives.choice import predict_s
 from tfdist.collectives.cost import Network
 from tfdist.collectives.measure import measure_network
-from tfdist.communicators import Communicator
 from tfdist.communicators import create_communicator
 from tfdist.topology import Topology
 
@@ -77,13 +74,8 @@ def _constants(path: pathlib.Path | None) -> tuple[Network, int]:
     if path is not None:
         return Network.from_dict(json.loads(path.read_text())), 0
     communicator = create_communicator()
-    topology = Topology(_host_names(communicator), (1,) * communicator.size)
+    topology = Topology(communicator.gather_host_names(), (1,) * communicator.size)
     return measure_network(communicator, topology), communicator.rank
-
-
-def _host_names(communicator: Communicator) -> tuple[str, ...]:
-    encoded = np.frombuffer(socket.gethostname().encode()[:255].ljust(255), np.uint8)[None]
-    return tuple(row.tobytes().decode().rstrip() for row in communicator.gather_array(encoded))
 
 
 def _print_table(results: dict[int, dict[str, float]], title: str, network: Network) -> None:

@@ -59,7 +59,7 @@ def _create_engine_sum(communicator: Communicator, topology: Topology, algorithm
     if on_gpus and algorithm != "hierarchical":
         # NCCL knows the hosts itself, and nothing has to leave the GPUs.
         return EngineSum(communicator)
-    nested = 1 < topology.num_hosts < topology.size and topology.is_even
+    nested = communicator.has_groups and 1 < topology.num_hosts < topology.size and topology.is_even
     if algorithm == "hierarchical" or (algorithm == "auto" and nested):
         return GroupedSum(*create_groups(communicator, topology))
     return PackedSum(communicator)

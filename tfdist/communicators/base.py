@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import socket
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,6 +27,7 @@ class Communicator(abc.ABC):
         size: The number of processes.
         in_order: Whether tensor methods must run one after the other in the same order on every rank.
         sum_dtypes: The dtype names that the engine adds; others travel as one of them.
+        has_groups: Whether `group` can be called for some of the ranks.
         transport: Messages from rank to rank, on which plans run; None if the engine has none.
     """
 
@@ -33,12 +35,18 @@ class Communicator(abc.ABC):
     rank: int
     size: int
     in_order: bool = False
+    has_groups: bool = False
     transport: Transport | None = None
     sum_dtypes: frozenset[str] = frozenset({"float32", "float64", "int32", "int64"})
 
     @abc.abstractmethod
     def gather_array(self, array: np.ndarray) -> np.ndarray:
         """Concatenates the arrays of all ranks along axis 0, by rank; their lengths may differ."""
+
+    def gather_host_names(self) -> tuple[str, ...]:
+        """The name of each rank's host, by rank."""
+        name = np.frombuffer(socket.gethostname().encode()[:255].ljust(255), np.uint8)[None]
+        return tuple(row.tobytes().decode().rstrip() for row in self.gather_array(name))
 
     @abc.abstractmethod
     def broadcast_array(self, array: np.ndarray, root: int = 0) -> np.ndarray:

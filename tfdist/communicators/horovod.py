@@ -38,11 +38,12 @@ class HorovodCommunicator(Communicator):
         os.environ.setdefault("HOROVOD_CYCLE_TIME", self.cycle_time_ms)
         if not tf.config.list_physical_devices("GPU"):
             os.environ.setdefault("HOROVOD_FUSION_THRESHOLD", "0")
-        if int(os.environ.get("HOROVOD_LOCAL_SIZE", "1")) > 1:
+        if not hvd.is_initialized() and int(os.environ.get("HOROVOD_LOCAL_SIZE", "1")) > 1:
             # Process sets, which sums inside and across hosts need, can be added later only if Horovod is told now.
             os.environ.setdefault("HOROVOD_DYNAMIC_PROCESS_SETS", "1")
         hvd.init()
         self._hvd = hvd
+        self.has_groups = os.environ.get("HOROVOD_DYNAMIC_PROCESS_SETS") == "1"
         self.rank = hvd.rank()
         self.size = hvd.size()
 
@@ -71,6 +72,11 @@ class HorovodCommunicator(Communicator):
         if len(ranks) == self.size:
             return self._hvd.global_process_set
         key = tuple(ranks)
+        if not self.has_groups:
+            raise ValueError(
+                "Sums by host need process sets, which Horovod allows only if it is told when it starts. Make the strategy before "
+                "`hvd.init()`, or leave that call out; the strategy makes it. Received: Horovod started by the script."
+            )
         if key not in self._process_sets:
             self._process_sets[key] = self._hvd.add_process_set(list(ranks))
         return self._process_sets[key]
