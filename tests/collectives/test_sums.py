@@ -159,6 +159,7 @@ def test_horovod_that_the_script_has_started():
 @on_ranks(Layout(3, 1, "mpi"), Layout(3, 1, "horovod"))
 def test_buckets_that_are_ready_in_another_order_on_each_rank():
     strategy = tfdist.HierarchicalStrategy(fusion_bytes=0)
+    zero = tf.Variable(0)  # TensorFlow would compute constants once, before the step
 
     def late(number):
         # The stage of each gradient differs from rank to rank; the first bucket is the last to be ready on rank 0.
@@ -166,7 +167,7 @@ def test_buckets_that_are_ready_in_another_order_on_each_rank():
         return np.float32(number)
 
     def replica():
-        numbers = [tf.numpy_function(late, [tf.constant(n)], tf.float32, stateful=False) for n in range(4)]
+        numbers = [tf.numpy_function(late, [zero + n], tf.float32, stateful=False) for n in range(4)]
         gradients = [tf.fill([5000], tf.ensure_shape(number, [])) for number in numbers]
         return tf.distribute.get_replica_context().all_reduce("SUM", gradients)
 
