@@ -24,6 +24,19 @@ def test_plans(sizes_bytes, dtypes, fusion_bytes, buckets):
     assert plan_buckets(sizes_bytes, dtypes, fusion_bytes) == buckets
 
 
+@pytest.mark.parametrize(
+    ("sizes_bytes", "first_bytes", "buckets"),
+    [
+        ([8, 4, 4, 4, 4], 4, [[4], [3, 2, 1], [0]]),
+        ([8, 4, 4, 4, 4], 5, [[4, 3], [2, 1], [0]]),
+        ([8, 4, 4, 4, 4], 100, [[4, 3, 2], [1, 0]]),
+        ([4, 100], 1, [[1], [0]]),
+    ],
+)
+def test_the_first_bucket_is_short(sizes_bytes, first_bytes, buckets):
+    assert plan_buckets(sizes_bytes, [F] * len(sizes_bytes), 12, first_bytes) == buckets
+
+
 @given(st.lists(st.tuples(st.integers(0, 100), st.sampled_from([F, D]))), st.integers(0, 200))
 def test_each_tensor_is_in_one_bucket_of_one_dtype_within_the_threshold(tensors, fusion_bytes):
     sizes_bytes, dtypes = [size for size, _ in tensors], [dtype for _, dtype in tensors]

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 DEFAULT_FUSION_BYTES = 16 * 2**20
 
 
-def plan_buckets(sizes_bytes: Sequence[int], dtypes: Sequence[str], fusion_bytes: int = DEFAULT_FUSION_BYTES) -> list[list[int]]:
+def plan_buckets(
+    sizes_bytes: Sequence[int], dtypes: Sequence[str], fusion_bytes: int = DEFAULT_FUSION_BYTES, first_bytes: int | None = None
+) -> list[list[int]]:
     """Groups tensors into buckets that are reduced as one message each.
 
     ```
@@ -18,12 +20,14 @@ def plan_buckets(sizes_bytes: Sequence[int], dtypes: Sequence[str], fusion_bytes
     ```
 
     A bucket holds one dtype, and at most `fusion_bytes` unless a single tensor is larger. Tensors of several dtypes fill one open
-    bucket for each dtype; buckets are ordered by their first tensor.
+    bucket for each dtype; buckets are ordered by their first tensor. The wire is idle until the first bucket is full: that one takes
+    no more tensors once it holds `first_bytes`.
 
     Args:
         sizes_bytes: The size of each tensor in bytes, in layer order.
         dtypes: The dtype name of each tensor.
         fusion_bytes: The threshold; 0 puts each tensor into a bucket of its own. Defaults to 16 MiB.
+        first_bytes: When the first bucket is full, if before `fusion_bytes`. Defaults to `None`.
 
     Returns:
         Lists of indices into `sizes_bytes`; each index is in exactly one list.
@@ -37,7 +41,8 @@ def plan_buckets(sizes_bytes: Sequence[int], dtypes: Sequence[str], fusion_bytes
 
     Reference:
         Sergeev and Del Balso 2018, arXiv 1802.05799, section 4 (tensor fusion). There the threshold is filled by what is ready
-        when a cycle ends; here the plan is the same on every rank by construction.
+        when a cycle ends; here the plan is the same on every rank by construction. A short first bucket: Li et al. 2020, arXiv
+        2006.15704, section 4.2.
     """
     if len(sizes_bytes) != len(dtypes):
         raise ValueError(
@@ -49,7 +54,8 @@ def plan_buckets(sizes_bytes: Sequence[int], dtypes: Sequence[str], fusion_bytes
     open_buckets: dict[str, tuple[list[int], int]] = {}
     for index in reversed(range(len(sizes_bytes))):
         bucket, filled_bytes = open_buckets.get(dtypes[index], ([], 0))
-        if not bucket or filled_bytes + sizes_bytes[index] > fusion_bytes:
+        is_full = len(buckets) == 1 and first_bytes is not None and filled_bytes >= first_bytes
+        if not bucket or is_full or filled_bytes + sizes_bytes[index] > fusion_bytes:
             bucket, filled_bytes = [], 0
             buckets.append(bucket)
         bucket.append(index)

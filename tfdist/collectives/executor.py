@@ -96,7 +96,8 @@ class Executor:
         carried = [[tf.cast(copy, self._carrier(copy.dtype)) for copy in copies] for copies in values]
         firsts = [copies[0] for copies in carried]
         sizes_bytes = [_size_bytes(tensor) for tensor in firsts]
-        buckets = plan_buckets(sizes_bytes, [t.dtype.name for t in firsts], self._threshold_bytes(sum(sizes_bytes)))
+        threshold_bytes = self._threshold_bytes(sum(sizes_bytes))
+        buckets = plan_buckets(sizes_bytes, [t.dtype.name for t in firsts], threshold_bytes, _SMALL_BUCKET_BYTES)
         sums = self._run([self._steps(number, [carried[i] for i in bucket], kept) for number, bucket in enumerate(buckets)])
         results = dict(zip(itertools.chain(*buckets), itertools.chain(*sums), strict=True))
         return [tf.cast(results[index], copies[0].dtype) for index, copies in enumerate(values)]
