@@ -30,13 +30,14 @@ class Meetings:
     """An agreement that notes who is there at the same time."""
 
     def __init__(self, duration_s=0.0):
-        self.purposes, self.overlaps, self._duration_s = [], 0, duration_s
+        self.purposes, self.overlaps, self.ended, self._duration_s = [], 0, 0, duration_s
         self._lock = threading.Lock()
 
     def meet(self, purpose, value=0):
         self.overlaps += not self._lock.acquire(blocking=False)
         self.purposes.append(purpose)
         time.sleep(self._duration_s)
+        self.ended += 1
         if self._lock.locked():
             self._lock.release()
         return [value, value]
@@ -128,6 +129,11 @@ def test_only_large_gradients_of_known_shape_are_compressed():
     executor.all_reduce([[tf.ones(10)]], {})
     executor.all_reduce([[tf.ones(5000, tf.float64)]], {})
     assert chosen == [("exact", True), ("compressed", False), ("exact", True), ("exact", True)]
+    chosen.clear()
+    together = Executor(Doubling(), Meetings(), 2**20, Noting("exact"), Noting("compressed"))
+    signature = [tf.TensorSpec([None]), tf.TensorSpec([5000])]
+    tf.function(lambda *values: together.all_reduce([[value] for value in values], {}), signature).get_concrete_function()
+    assert chosen == [("exact", True)]
 
 
 def test_buckets_that_are_on_their_way_are_waited_for_last():
@@ -164,6 +170,26 @@ def test_nothing_is_sent_in_a_graph_before_a_meeting():
     executor = make_executor(Doubling(), meetings)
     assert tf.function(executor.all_reduce)([[tf.ones(2)]])[0].numpy().tolist() == [2, 2]
     assert meetings.purposes == ["reduce tensors outside of a step"]
+
+
+def test_a_message_waits_for_the_end_of_the_meeting():
+    meetings, met_before = Meetings(duration_s=0.2), []
+
+    class Noting(Doubling):
+        def all_reduce(self, tensors, name):
+            return [tf.numpy_function(self.note, [tensor], tensor.dtype) for tensor in tensors]
+
+        def all_gather(self, tensor, name):
+            return tf.numpy_function(self.note, [tensor], tensor.dtype)
+
+        def note(self, array):
+            met_before.append(meetings.ended)
+            return array
+
+    executor = make_executor(Noting(), meetings)
+    tf.function(lambda: executor.all_reduce([[tf.ones(2)]]))()
+    tf.function(lambda: executor.all_gather(tf.ones(2)))()
+    assert met_before == [1, 2]
 
 
 def test_meetings_keep_their_order_where_tensorflow_would_run_side_by_side():
