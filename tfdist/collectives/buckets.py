@@ -20,8 +20,8 @@ def plan_buckets(
     ```
 
     A bucket holds one dtype, and at most `fusion_bytes` unless a single tensor is larger. Tensors of several dtypes fill one open
-    bucket for each dtype; buckets are ordered by their first tensor. The wire is idle until the first bucket is full: that one takes
-    no more tensors once it holds `first_bytes`.
+    bucket for each dtype; buckets are ordered by their first tensor. The wire is idle until the first bucket is full: that one
+    takes no more tensors once it holds `first_bytes`.
 
     Args:
         sizes_bytes: The size of each tensor in bytes, in layer order.
