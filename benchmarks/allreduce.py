@@ -85,9 +85,9 @@ def report(rate_mbit: float, found: dict, bound_s: float | None) -> None:
         print(f"  {side:16} {median_s:7.3f} s (median of {count}), {compared}", flush=True)
 
 
-def command(lab: Lab, side: str) -> list[str]:
+def command(lab: Lab, side: str, script: str = __file__) -> list[str]:
     per_host = REPLICAS if side == "horovod" else 1
-    worker = [sys.executable, __file__, "--worker", side]
+    worker = [sys.executable, script, "--worker", side]
     if "horovod" in side:
         return ["horovodrun", *lab.horovodrun_options(per_host), *worker]
     return ["mpirun", *lab.mpirun_options(per_host), "-x", "LAB_HOSTS", *worker]
@@ -107,18 +107,24 @@ def environ(lab: Lab) -> dict[str, str]:
 
 
 def work(side: str) -> None:
+    makers = {"horovod": horovod, "multiworker": multiworker, "tfdist-mpi-fp16": tfdist_fp16}
+    time_steps((side, makers.get(side, tfdist_plain)))
+
+
+def time_steps(side_and_maker: tuple) -> None:
     """Times some steps of one side; rank 0 prints them."""
     import tensorflow as tf
 
+    side, make = side_and_maker
     devices = 1 if side == "horovod" else REPLICAS
     configurations = [tf.config.LogicalDeviceConfiguration()] * devices
     tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], configurations)
-    make = {"horovod": horovod, "multiworker": multiworker, "tfdist-mpi-fp16": tfdist_fp16}.get(side, tfdist_plain)
     step, barrier, rank = make(tf)
     step()
     times_s, sent_bytes = [], []
+    barrier()
+    # One step follows the other, as in training: after a barrier, ranks would begin at different times.
     for _ in range(STEPS):
-        barrier()
         sent, begin = _sent_bytes(), time.perf_counter()
         step()
         times_s.append(time.perf_counter() - begin)
@@ -153,14 +159,23 @@ def replicated_barrier(tf, strategy):
 
 
 def replicated_step(tf, strategy):
-    """A step in which each replica has gradients of its own, and sums them as an optimizer does."""
+    """A step in which each replica has gradients of its own, and sums them as an optimizer does.
+
+    Like a training step it gives Python one number, which needs all sums: to hand over 322 tensors takes several milliseconds.
+    """
     with strategy.scope():
         gradients = [tf.Variable(tf.random.stateless_normal(s, (1, 2)), trainable=False) for s in common.resnet50_shapes()]
 
     def replica():
-        return tf.distribute.get_replica_context().all_reduce("SUM", [gradient.read_value() for gradient in gradients])
+        sums = tf.distribute.get_replica_context().all_reduce("SUM", [gradient.read_value() for gradient in gradients])
+        return use(tf, sums)
 
     return tf.function(lambda: strategy.run(replica))
+
+
+def use(tf, sums):
+    """A number that can be told only when all sums are there."""
+    return tf.add_n([tf.reshape(total, [-1])[0] for total in sums])
 
 
 def horovod(tf):
@@ -171,7 +186,7 @@ def horovod(tf):
 
     @tf.function
     def traced():
-        return [hvd.allreduce(g.read_value(), op=hvd.Sum, name=f"gradient.{i}") for i, g in enumerate(gradients)]
+        return use(tf, [hvd.allreduce(g.read_value(), op=hvd.Sum, name=f"gradient.{i}") for i, g in enumerate(gradients)])
 
     return traced, lambda: hvd.allreduce(tf.zeros([1]), name="barrier").numpy(), hvd.rank()
 
