@@ -85,9 +85,9 @@ def report(rate_mbit: float, found: dict, bound_s: float | None) -> None:
         print(f"  {side:16} {median_s:7.3f} s (median of {count}), {compared}", flush=True)
 
 
-def command(lab: Lab, side: str) -> list[str]:
+def command(lab: Lab, side: str, script: str = __file__) -> list[str]:
     per_host = REPLICAS if side == "horovod" else 1
-    worker = [sys.executable, __file__, "--worker", side]
+    worker = [sys.executable, script, "--worker", side]
     if "horovod" in side:
         return ["horovodrun", *lab.horovodrun_options(per_host), *worker]
     return ["mpirun", *lab.mpirun_options(per_host), "-x", "LAB_HOSTS", *worker]
@@ -107,13 +107,18 @@ def environ(lab: Lab) -> dict[str, str]:
 
 
 def work(side: str) -> None:
+    makers = {"horovod": horovod, "multiworker": multiworker, "tfdist-mpi-fp16": tfdist_fp16}
+    time_steps((side, makers.get(side, tfdist_plain)))
+
+
+def time_steps(side_and_maker: tuple) -> None:
     """Times some steps of one side; rank 0 prints them."""
     import tensorflow as tf
 
+    side, make = side_and_maker
     devices = 1 if side == "horovod" else REPLICAS
     configurations = [tf.config.LogicalDeviceConfiguration()] * devices
     tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], configurations)
-    make = {"horovod": horovod, "multiworker": multiworker, "tfdist-mpi-fp16": tfdist_fp16}.get(side, tfdist_plain)
     step, barrier, rank = make(tf)
     step()
     times_s, sent_bytes = [], []

@@ -23,6 +23,7 @@ from tfdist.communicators import create_communicator
 from tfdist.compression import COMPRESSORS
 from tfdist.data import static_batch_size
 from tfdist.data import unseeded_shuffle
+from tfdist.mixed_precision import LossScaleOptimizer
 from tfdist.topology import device_share
 from tfdist.topology import Topology
 
@@ -88,9 +89,12 @@ class HierarchicalStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         # The parent class is there for Keras, which by it averages metrics over processes; its own constructor would start
         # TensorFlow's cluster.
         tf.distribute.Strategy.__init__(self, extended)
+        if self._topology.num_replicas > 1:
+            _extended.keep_order_of_arithmetic()
         if self.size > 1:
             _extended.share_seed(self._agreement.meet("share a seed", random.getrandbits(31))[0])
         _keras.save_atomically(lambda model: isinstance(getattr(model, "distribute_strategy", None), HierarchicalStrategy))
+        _keras.correct_under(lambda strategy: isinstance(strategy, HierarchicalStrategy))
 
     @property
     def rank(self) -> int:
@@ -208,7 +212,10 @@ class HierarchicalStrategy(tf.distribute.MultiWorkerMirroredStrategy):
                 "Give `compile` the plain optimizer: the strategy sums the gradients, and Horovod's DistributedOptimizer would sum "
                 "them once more (Keras 2) or not at all (Keras 3). Received: an optimizer made by Horovod's DistributedOptimizer."
             )
-        _keras.make_replica_safe(getattr(call.model, "optimizer", None))
+        optimizer = getattr(call.model, "optimizer", None)
+        _keras.make_replica_safe(optimizer)
+        if _keras.is_keras_loss_scale(optimizer):
+            LossScaleOptimizer.take_over(optimizer)
         if self.size > 1 and _keras.is_jit_compiled(call.model):
             raise ValueError(
                 f"Use compile(jit_compile=False): the engine {self._communicator.name!r} sends from the host, which a step "

@@ -29,10 +29,47 @@ class BatchPart(float):
         return part
 
     def __rtruediv__(self, other: Any) -> Any:
-        share = tf.cast(self.share, other.dtype) if tf.is_tensor(other) else self.share
-        return other * share
+        return other * tf.cast(self.share, other.dtype) if tf.is_tensor(other) else BatchShare.make(other * self.share)
 
     def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> Any:
         del name
         dtype = tf.as_dtype(dtype or tf.float32)
         return tf.cast(self.count, dtype) if dtype.is_floating else tf.constant(int(self), dtype)
+
+
+class BatchShare(float):
+    """A number divided by a `BatchPart`: a tensor, but of the dtype of whatever it meets, as a Python number is.
+
+    Keras 2 multiplies losses by `1.0 / num_replicas`, also those in half precision.
+    """
+
+    value: Any
+
+    @classmethod
+    def make(cls, value: Any) -> BatchShare:
+        share = cls("nan")  # what does not ask for the tensor should not go on unnoticed
+        share.value = value
+        return share
+
+    def __mul__(self, other: Any) -> Any:
+        return self.value * other if isinstance(other, int | float) else other * tf.cast(self.value, other.dtype)
+
+    __rmul__ = __mul__
+
+    def __add__(self, other: Any) -> Any:
+        return self.value + other
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Any) -> Any:
+        return self.value - other
+
+    def __rsub__(self, other: Any) -> Any:
+        return other - self.value
+
+    def __truediv__(self, other: Any) -> Any:
+        return self.value / other
+
+    def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> Any:
+        del name
+        return tf.cast(self.value, dtype or self.value.dtype)

@@ -23,12 +23,12 @@ from tensorflow.python.distribute import mirrored_strategy
 from tensorflow.python.distribute import reduce_util
 from tensorflow.python.distribute import values
 from tensorflow.python.distribute import values_util
-from tensorflow.python.eager import context
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import resource_variable_ops
 
 from tfdist import _keras
 from tfdist._extended.batch_part import BatchPart
+from tfdist._extended.decision import check_decision
 from tfdist._extended.gradients import merge_duplicates
 from tfdist._extended.gradients import scale
 from tfdist._extended.gradients import zero_without_rows
@@ -38,6 +38,7 @@ from tfdist._extended.step import Step
 from tfdist._extended.variables import OnReadVariable
 from tfdist._extended.variables import OUR_CLASSES
 from tfdist.collectives.bucket_sum import Kept
+from tfdist.collectives.bucket_sum import sum_copies
 from tfdist.collectives.executor import Executor
 from tfdist.data import count_rows
 from tfdist.data import rank_dataset
@@ -118,7 +119,10 @@ class HierarchicalExtended(mirrored_strategy.MirroredExtended):
     # A step ----------------------------------------------------------------------------------------------------------------
 
     def _call_for_each_replica(self, fn: Any, args: Any, kwargs: Any) -> Any:
-        if len(self._devices) * self._size == 1:
+        # Inside of a step, optimizers call replicas again where they decide something together.
+        if self._step is not None:
+            check_decision(getattr(fn, "__self__", None))
+        if len(self._devices) * self._size == 1 or self._step is not None:
             return super()._call_for_each_replica(fn, args, kwargs)
         outer, self._step = self._step, Step(fn)
         try:
@@ -241,6 +245,28 @@ class HierarchicalExtended(mirrored_strategy.MirroredExtended):
         rows, indices = self._executor.all_gather(local.values), self._executor.all_gather(local.indices)
         return merge_duplicates(tf.IndexedSlices(rows, indices, local.dense_shape))
 
+    # For optimizers that sum themselves, outside of replicas -----------------------------------------------------------------
+
+    @property
+    def rank(self) -> int:
+        return self._rank
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    def sum_on_devices(self, values_of_replicas: list[Any]) -> list[Any]:
+        """The sum over this process's devices of each value, dense."""
+        return sum_copies([[tf.convert_to_tensor(copy) for copy in self._copies(value)] for value in values_of_replicas])
+
+    def sum_over_ranks(self, tensors: list[Any]) -> list[Any]:
+        """The sum of each tensor over the ranks."""
+        return self._sum([[tensor] for tensor in tensors], self._kept())
+
+    def gather_over_ranks(self, tensor: Any) -> Any:
+        """The tensors of all ranks along axis 0, by rank; they may differ in length there."""
+        return self._executor.all_gather(tensor)
+
     # Variables -------------------------------------------------------------------------------------------------------------
 
     def _create_variable(self, next_creator: Any, **kwargs: Any) -> Any:
@@ -279,7 +305,7 @@ class HierarchicalExtended(mirrored_strategy.MirroredExtended):
 
     def broadcast_variables(self, variables: Iterable[Any]) -> None:
         """Gives all ranks the first rank's values; all must pass the same variables."""
-        variables = [variable for variable in variables if variable.dtype != tf.string]
+        variables = [v for v in variables if v.dtype != tf.string and not getattr(v, "tfdist_of_rank", False)]
         if self._size == 1 or not variables:
             return
         shapes = ", ".join(f"{variable.name} {tuple(variable.shape)}" for variable in variables)
@@ -289,18 +315,6 @@ class HierarchicalExtended(mirrored_strategy.MirroredExtended):
             value = self._executor.communicator.broadcast_array(copies[0].numpy())
             for copy in copies:
                 copy.assign(value)
-
-
-def share_seed(seed: int) -> None:
-    """Sets TensorFlow's global seed unless the user has, so that all ranks shuffle alike."""
-    if context.global_seed() is None:
-        tf.random.set_seed(seed)
-
-
-def global_seed() -> int | None:
-    """TensorFlow's global seed."""
-    seed: int | None = context.global_seed()
-    return seed
 
 
 def _equal_and_static(counts: list[Any]) -> bool:

@@ -40,7 +40,8 @@ class OnReadVariable(_Number, values.SyncOnReadVariable):
         rows = step.parts[values_util.get_current_replica_id_as_int()].share
         before = copy.read_value()
         update_fn(copy, value, **kwargs)
-        return copy.assign(tf.where(rows > 0, copy.read_value(), before))
+        # Keras 2 under mixed precision asks for the operation, not for the variable.
+        return copy.assign(tf.where(rows > 0, copy.read_value(), before), read_value=kwargs.get("read_value", True))
 
     def _get_cross_replica(self) -> Any:
         if self._distribute_strategy.extended._size == 1 or self._aggregation not in (

@@ -30,7 +30,7 @@ def predict_s(hosts: Sequence[Sequence[int]], size_bytes: int, network: Network)
         >>> wire = Network(inside=Link(1e-5, 1e10), across=Link(1e-4, 1e8), add_bytes_per_s=1e10)
         >>> times_s = predict_s([[0, 1], [2, 3]], 10**8, wire)
         >>> min(times_s, key=times_s.get)
-        'hierarchical'
+        'halving_doubling'
     """
     key = tuple(tuple(ranks) for ranks in hosts)
     return {name: profile_of(name, key).time_s(size_bytes, network) for name in names_for(hosts) if name in _CANDIDATES}

@@ -22,6 +22,7 @@ from tfdist.communicators import Communicator
 _WORTH_COMPRESSING_BYTES = 16 * 2**10
 _SMALL_BUCKET_BYTES = 2**20
 _LEAST_BUCKETS = 8
+_PARTS_OF_GRAPHS = ("CondBranchFuncGraph", "WhileBodyFuncGraph", "WhileCondFuncGraph")
 
 
 class Executor:
@@ -193,8 +194,14 @@ def _next(steps: Steps, answer: Any) -> tuple[Message | None, list[Any]]:
 
 
 def _of_graph() -> dict[str, Any]:
-    """What this module notes about the graph that is being built: kept with the graph, and gone with it."""
-    notes: list[dict[str, Any]] = tf.compat.v1.get_default_graph().get_collection_ref("tfdist")
+    """What this module notes about the graph that is being built: kept with the graph, and gone with it.
+
+    The branches of a condition belong to the graph around them: the ranks have met there, and names of messages are not used twice.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    while type(graph).__name__ in _PARTS_OF_GRAPHS:
+        graph = graph.outer_graph
+    notes: list[dict[str, Any]] = graph.get_collection_ref("tfdist")
     if not notes:
         notes.append({})
     return notes[0]

@@ -1,13 +1,9 @@
-"""The only file that knows Keras 2 from Keras 3, and what Keras does inside `fit`."""
+"""What Keras does inside `fit`."""
 
 from __future__ import annotations
 
-import functools
-import importlib
-import os
 import sys
 import threading
-from collections.abc import Callable
 from collections.abc import Mapping
 from types import FrameType
 from typing import Any
@@ -141,48 +137,16 @@ def unwrap(variable: Any) -> tf.Variable:
     return variable.value if KERAS_3 and isinstance(variable, keras.Variable) else variable
 
 
+def first_copy(variable: Any) -> tf.Variable:
+    """The copy of a variable on this process's first device."""
+    return variable.values[0] if hasattr(variable, "values") else variable
+
+
 def all_variables(model: Any) -> list[Any]:
     """The TensorFlow variables of a model and its optimizer."""
     optimizer = getattr(model, "optimizer", None)
     slots = getattr(optimizer, "variables", None) or []
     return [unwrap(v) for v in [*model.variables, *(slots() if callable(slots) else slots)]]
-
-
-def save_atomically(is_ours: Callable[[Any], bool]) -> None:
-    """Makes Keras write the files of some models under a temporary name, and rename them when they are whole.
-
-    All ranks may then save to one path at once, and a rank that dies while it saves leaves the file before readable. Keras offers
-    no hook for this, so its two writing functions are wrapped, once; they do as before for every other model.
-
-    Args:
-        is_ours: Whether a model is one whose files are to be written in this way.
-    """
-    module = importlib.import_module("keras.src.saving.saving_lib")
-    for name in ("save_model", "save_weights_only"):
-        write = getattr(module, name)
-        if not hasattr(write, "tfdist_wraps"):
-            setattr(module, name, _atomic(write, is_ours))
-
-
-def _atomic(write: Callable[..., Any], is_ours: Callable[[Any], bool]) -> Callable[..., Any]:
-    @functools.wraps(write)
-    def write_and_rename(model: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
-        path = str(filepath)
-        if not isinstance(filepath, str | os.PathLike) or "://" in path or os.path.isdir(path) or not is_ours(model):
-            return write(model, filepath, *args, **kwargs)
-        folder, base = os.path.split(path)
-        # The ending is kept, since Keras goes by it; the process id makes the name one rank's own.
-        temporary = os.path.join(folder, f".{os.getpid()}.{base}")
-        try:
-            result = write(model, temporary, *args, **kwargs)
-            os.replace(temporary, path)
-        finally:
-            if os.path.isfile(temporary):
-                os.remove(temporary)
-        return result
-
-    write_and_rename.tfdist_wraps = write  # type: ignore[attr-defined]
-    return write_and_rename
 
 
 def _arguments(call: Call) -> dict[str, Any]:

@@ -1,0 +1,34 @@
+"""The only package that knows Keras 2 from Keras 3."""
+
+from tfdist._keras.accumulation import accumulate as accumulate
+from tfdist._keras.accumulation import correct_under as correct_under
+from tfdist._keras.calls import all_variables as all_variables
+from tfdist._keras.calls import Call as Call
+from tfdist._keras.calls import call_settings as call_settings
+from tfdist._keras.calls import current_call as current_call
+from tfdist._keras.calls import first_copy as first_copy
+from tfdist._keras.calls import global_metrics as global_metrics
+from tfdist._keras.calls import is_horovod_optimizer as is_horovod_optimizer
+from tfdist._keras.calls import is_jit_compiled as is_jit_compiled
+from tfdist._keras.calls import KERAS_3 as KERAS_3
+from tfdist._keras.calls import make_replica_safe as make_replica_safe
+from tfdist._keras.calls import optimizer_settings as optimizer_settings
+from tfdist._keras.calls import passes_whole_batch as passes_whole_batch
+from tfdist._keras.calls import unwrap as unwrap
+from tfdist._keras.calls import VERSION as VERSION
+from tfdist._keras.loss_scale import BaseLossScaleOptimizer as BaseLossScaleOptimizer
+from tfdist._keras.loss_scale import is_keras_loss_scale as is_keras_loss_scale
+from tfdist._keras.optimizer import check_number as check_number
+from tfdist._keras.optimizer import LocalOptimizer as LocalOptimizer
+from tfdist._keras.optimizer import Optimizer as Optimizer
+from tfdist._keras.saving import save_atomically as save_atomically
+from tfdist._keras.slots import variable_path as variable_path
+from tfdist._keras.wrapper import accumulates as accumulates
+from tfdist._keras.wrapper import apply_local as apply_local
+from tfdist._keras.wrapper import apply_sums as apply_sums
+from tfdist._keras.wrapper import check_optimizer as check_optimizer
+from tfdist._keras.wrapper import clips as clips
+from tfdist._keras.wrapper import scales_loss as scales_loss
+from tfdist._keras.wrapper import sum_gradients as sum_gradients
+from tfdist._keras.wrapper import wants_local as wants_local
+from tfdist._keras.wrapper import Wrapper as Wrapper
