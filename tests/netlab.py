@@ -17,9 +17,12 @@ import pathlib
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
+import threading
 from collections.abc import Sequence
 from types import TracebackType
+from typing import Any
 
 _NETNS = pathlib.Path("/etc/netns")
 # A token bucket passes this much at once. It must hold the largest packet that the kernel hands over whole, 64 KiB.
@@ -68,8 +71,12 @@ class Lab:
         self.hosts = [f"tfdist-{os.getpid()}-{index}" for index in range(hosts)]
         self._bridge = f"tfdist-{os.getpid()}-b"
         self._rate_mbit = rate_mbit
+        self._before: Any = None
 
     def __enter__(self) -> Lab:
+        if threading.current_thread() is threading.main_thread():
+            # What ends this program politely must not leave the hosts behind.
+            self._before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
         self._folder = pathlib.Path(tempfile.mkdtemp(prefix="tfdist-lab-"))
         ssh = self._folder / "ssh"
         ssh.write_text(_SSH)
@@ -83,6 +90,8 @@ class Lab:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._remove()
+        if self._before is not None:
+            signal.signal(signal.SIGTERM, self._before)
 
     def set_rate(self, rate_mbit: float | None) -> None:
         """Changes the rate of all links."""

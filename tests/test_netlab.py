@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import signal
 import socket
 import subprocess
 import sys
@@ -45,6 +46,19 @@ def test_nothing_is_left_behind():
     listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
     assert not [name for name in names if name in listed or pathlib.Path("/etc/netns", name).exists()]
     assert not lab._folder.exists()
+
+
+def test_nothing_is_left_behind_by_a_program_that_is_ended():
+    program = (
+        "import time\nfrom tests.netlab import Lab\nwith Lab(1) as lab:\n    print(lab.hosts[0], flush=True)\n    time.sleep(60)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    host = process.stdout.readline().strip()
+    assert pathlib.Path("/etc/netns", host).exists()
+    process.terminate()
+    assert process.wait(20) == 128 + signal.SIGTERM
+    process.stdout.close()
+    assert not pathlib.Path("/etc/netns", host).exists()
 
 
 def test_a_command_that_fails_or_hangs_is_an_error():
