@@ -41,7 +41,14 @@ def test_the_sum_is_clipped():
         optimizer.apply_gradients([(tf.where(tf.equal(number, 0), 10.0, -9.0), w)])
 
     tf.function(lambda: strategy.run(replica))()
-    assert [copy.numpy() for copy in strategy.experimental_local_results(w)] == [-1.0] * len(strategy.experimental_local_results(w))
+    assert all(copy.numpy() == -1.0 for copy in strategy.experimental_local_results(w))
+    # Used alone afterwards, the inner optimizer sums again.
+    inner = optimizer.inner_optimizer
+    tf.function(lambda: strategy.run(lambda: inner.apply_gradients([(tf.constant(1.0), w)])))()
+    expected = -1.0 - strategy.num_replicas_in_sync
+    assert [copy.numpy() for copy in strategy.experimental_local_results(w)] == [expected] * len(
+        strategy.experimental_local_results(w)
+    )
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import tensorflow as tf
 from tfdist._keras.calls import KERAS_3
 from tfdist._keras.slots import Slots
 
+_SUM_METHOD = "_all_reduce_sum_gradients"
 Gradients = list[Any]
 Variables = list[Any]
 
@@ -164,9 +165,12 @@ def apply_sums(optimizer: Any, sums: Gradients, variables: Variables) -> None:
     if isinstance(optimizer, Wrapper):
         optimizer.apply_sums(sums, variables)
     elif KERAS_3:
-        # Keras 3 has no argument for it. The optimizer belongs to one that sums, so it need not do so again.
-        optimizer._all_reduce_sum_gradients = _as_they_are
-        optimizer.apply(sums, variables)
+        # Keras 3 has no argument for it, so its method is hidden for this call: replicas pass it in step with each other.
+        object.__setattr__(optimizer, _SUM_METHOD, _as_they_are)
+        try:
+            optimizer.apply(sums, variables)
+        finally:
+            vars(optimizer).pop(_SUM_METHOD, None)
     elif hasattr(optimizer, "aggregate_gradients"):
         optimizer.apply_gradients(pairs, skip_gradients_aggregation=True)
     else:
@@ -174,8 +178,8 @@ def apply_sums(optimizer: Any, sums: Gradients, variables: Variables) -> None:
 
 
 def is_given_sums(optimizer: Any) -> bool:
-    """Whether an optimizer of Keras 3 leaves the sum to the one around it."""
-    return "_all_reduce_sum_gradients" in vars(optimizer)
+    """Whether an optimizer of Keras 3 is being given sums by the one around it."""
+    return _SUM_METHOD in vars(optimizer)
 
 
 def check_optimizer(optimizer: Any, wrapper: str) -> None:
