@@ -3,9 +3,9 @@
     python examples/large_batch.py                       five seeds, the table of the documentation: about 20 minutes on two cores
     python examples/large_batch.py --seeds 1 --batches 256 1024
 
-A network of eight hidden layers is trained for the same number of epochs with batches of 64 by SGD, and with larger ones by SGD whose
-rate is scaled linearly, and by LARS; both warm up and follow a cosine. Prints mean and spread of the test accuracy for each batch
-size, and the largest one that stays within 0.3 points of the batch of 64. Writes large_batch.png.
+A network of eight hidden layers is trained for the same number of epochs with batches of 64 by SGD, and with larger ones by SGD
+whose rate is scaled linearly, and by LARS; both warm up and follow a cosine. Prints mean and spread of the test accuracy for each
+batch size, and the largest one that stays within 0.3 points of the batch of 64. Writes large_batch.png.
 """
 
 from __future__ import annotations
