@@ -39,6 +39,7 @@ _LOG_TAIL = 60
 ALLOWED_WARNINGS: tuple[tuple[str, type[Warning]], ...] = (
     (r"In the future .np\.object. will be defined", FutureWarning),  # Keras and NumPy
     (r"__array__ implementation doesn't accept a copy keyword", DeprecationWarning),  # TensorFlow and NumPy 2
+    (r"\s*TensorFlow Addons .TFA. has ended development", UserWarning),
     (r"non-integer arguments to randrange", DeprecationWarning),  # Keras 2 and Python
 )
 

@@ -10,6 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfdist._keras.addons import AddonsHooks
 from tfdist._keras.calls import first_copy
 from tfdist._keras.calls import KERAS_3
 from tfdist._keras.calls import unwrap
@@ -18,7 +19,7 @@ from tfdist._keras.slots import Slots
 _ONLY_KERAS_3 = ("loss_scale_factor", "gradient_accumulation_steps")
 
 
-class Optimizer(Slots, keras.optimizers.Optimizer, abc.ABC):
+class Optimizer(Slots, AddonsHooks, keras.optimizers.Optimizer, abc.ABC):
     """A Keras optimizer, written once for Keras 2 and Keras 3.
 
     ```

@@ -93,7 +93,7 @@ class LARS(Optimizer):
         self.trust_coefficient, self.epsilon = trust_coefficient, epsilon
         self.exclude_from_layer_adaptation = excluded
         self.weight_decay_multipliers = multipliers
-        self._decay = float(weight_decay)
+        self._decay = 0.0 if self.decays_apart else float(weight_decay)
         self._rules: list[tuple[bool, float]] = []
 
     def create_slots(self, variables: Sequence[Any]) -> None:
