@@ -56,6 +56,26 @@ def test_equals_its_twin(nesterov):
     np.testing.assert_allclose(kept(optimizer, w), v, atol=1e-5)
 
 
+def test_golden_steps():
+    """Worked out by hand: of four elements one is sent, with m = 0.5 and g = (4, 3, 2, 1) in each step.
+
+    ```
+    step   u                      v                          sent
+    1      4     3     2     1    4      3      2      1     0
+    2      4     4.5   3     1.5  4      7.5    5      2.5   1
+    3      6     3     3.5   1.75 10     3      8.5    4.25  0
+    4      4     4.5   3.75  1.9  4      7.5    12.25  6.1   2
+    5      6     5.25  2     1.9  10     12.75  2      8.1   1
+    ```
+    """
+    w, optimizer = tf.Variable(tf.zeros([2, 2])), make(momentum=0.5, sparsity=0.75)
+    steps = []
+    for _ in range(5):
+        apply(optimizer, [tf.constant([[4.0, 3.0], [2.0, 1.0]])], [w])
+        steps.append((-w.numpy()).reshape(-1).tolist())
+    assert steps == [[4, 0, 0, 0], [4, 7.5, 0, 0], [14, 7.5, 0, 0], [14, 7.5, 12.25, 0], [14, 20.25, 12.25, 0]]
+
+
 @settings(deadline=None, max_examples=25)
 @given(
     st.integers(0, 2**31),

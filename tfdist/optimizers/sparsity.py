@@ -25,16 +25,6 @@ def check_ramp(sparsity: float, rampup: Sequence[float], rampup_steps: int) -> N
         raise ValueError(f"`rampup_steps` must be a whole number of steps, 1 or more. Received: rampup_steps={rampup_steps!r}.")
 
 
-def stage_of(step: int, num_stages: int, rampup_steps: int) -> int:
-    """The stage of a step: each but the last takes `rampup_steps`.
-
-    Example:
-        >>> [stage_of(step, 3, 10) for step in (0, 9, 10, 25, 1000)]
-        [0, 0, 1, 2, 2]
-    """
-    return min(step // rampup_steps, num_stages - 1)
-
-
 def sends_dense(sparsity: float, ranks: int) -> bool:
     """Whether values and their indices of all ranks are more than the whole gradient.
 
