@@ -145,6 +145,14 @@ def test_the_scale_rises_and_falls():
     assert scales == [4, 8, 8, 4, 2, 2, 2, 2, 4]
 
 
+def test_only_skipped_steps_in_a_row_end_training():
+    w, optimizer = tf.Variable(0.0), LossScaleOptimizer(sgd(), max_skipped_steps=3)
+    for gradient in (np.inf, np.inf, 1.0, np.inf, np.inf):
+        optimizer.apply_gradients([(tf.constant(gradient), w)])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="3 steps in a row"):
+        optimizer.apply_gradients([(tf.constant(np.inf, tf.float32), w)])
+
+
 def test_keras_own_file_is_read(tmp_path):
     mixed_precision.set_global_policy("mixed_float16")
     try:

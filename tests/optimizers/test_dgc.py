@@ -1,3 +1,5 @@
+import logging
+
 import keras
 import numpy as np
 import pytest
@@ -203,6 +205,12 @@ def test_over_ranks_nothing_is_lost():
                 everywhere = strategy._communicator.gather_array(copy.numpy()[None])
                 assert (everywhere == weights[0].numpy()).all()
         assert (total_kept(strategy, optimizer, w) == 0).all() == (1 - sparsity >= 1 / strategy.size)
+    # What each rank has is clipped to the norm over the square root of their number.
+    with strategy.scope():
+        w, optimizer = tf.Variable(tf.zeros(SHAPE)), make(momentum=0.0, sparsity=0.0, clipnorm=0.5)
+        optimizer.build([w])
+    step_under(strategy, optimizer, w)(tf.ones((replicas, *SHAPE)))
+    assert np.linalg.norm(strategy.experimental_local_results(w)[0].numpy()) == pytest.approx(0.5 * strategy.size**0.5, rel=1e-5)
 
 
 @on_ranks(Layout(1, 1), Layout(2, 1, "mpi"), Layout(4, 1, "mpi"))
@@ -228,9 +236,19 @@ def test_decay_is_that_of_the_dense_run():
     assert weights["sgd"][0] < weights["sparse"][:200].mean() < weights["sgd"][-1]
 
 
+class Said(logging.Handler):
+    def __init__(self):
+        super().__init__()
+        self.lines = []
+
+    def emit(self, record):
+        self.lines.append(f"{record.levelname}: {record.getMessage()}")
+
+
 @on_ranks(Layout(2, 1, "mpi"))
 def test_files_hold_what_a_rank_keeps():
-    strategy = HierarchicalStrategy()
+    strategy, said = HierarchicalStrategy(), Said()
+    logging.getLogger("tfdist.optimizers.state_of_rank").addHandler(said)
     with strategy.scope():
         w, optimizer, loaded = tf.Variable(tf.zeros(SHAPE)), make(), make()
         optimizer.build([w])
@@ -242,12 +260,14 @@ def test_files_hold_what_a_rank_keeps():
     loaded.load_own_variables(store)
     np.testing.assert_array_equal(kept(loaded, w), mine)
     np.testing.assert_array_equal(kept(loaded, w, "velocity"), kept(optimizer, w, "velocity"))
+    assert not said.lines
     # One file for all: what the other rank kept is dropped, what this one kept is there once.
     variables = optimizer.variables() if callable(optimizer.variables) else optimizer.variables
     strategy.extended.broadcast_variables([unwrap(variable) for variable in variables])
     np.testing.assert_array_equal(kept(optimizer, w), mine)
     of_rank_0 = {key: strategy._communicator.broadcast_array(np.asarray(value)) for key, value in store.items()}
     loaded.load_own_variables(of_rank_0)
+    assert [line[:40] for line in said.lines] == ["WARNING: What rank 0 of 2 had not sent g"] * strategy.rank
     total = total_kept(strategy, loaded, w)
     np.testing.assert_array_equal(total, strategy._communicator.broadcast_array(mine))
 

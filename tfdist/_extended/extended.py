@@ -10,9 +10,11 @@ One step, as `Strategy.run` traces it:
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections.abc import Callable
 from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -215,7 +217,7 @@ class HierarchicalExtended(mirrored_strategy.MirroredExtended):
         # What is not distributed is the same on every replica.
         copies = value.values if isinstance(value, values.DistributedValues) else (value,) * len(self._devices)
         copies = [copy if isinstance(copy, tf.IndexedSlices) else tf.convert_to_tensor(copy) for copy in copies]
-        if self._step is not None and self._step.parts is not None:
+        if self._step is not None and self._step.parts is not None and not self._step.is_clean:
             copies = [zero_without_rows(copy, part) for copy, part in zip(copies, self._step.parts, strict=False)]
         return copies
 
@@ -254,6 +256,21 @@ class HierarchicalExtended(mirrored_strategy.MirroredExtended):
     @property
     def size(self) -> int:
         return self._size
+
+    def without_empty(self, values_of_replicas: list[Any]) -> list[Any]:
+        """What replicas computed, 0 for those without rows, to be kept for the sum of a later step."""
+        return [distribute_utils.regroup(tuple(self._copies(value))) for value in values_of_replicas]
+
+    @contextlib.contextmanager
+    def sums_of_earlier_steps(self) -> Iterator[None]:
+        """Sums that are begun in here take also what a replica kept that has no rows now."""
+        if self._step is not None:
+            self._step.is_clean = True
+        try:
+            yield
+        finally:
+            if self._step is not None:
+                self._step.is_clean = False
 
     def sum_on_devices(self, values_of_replicas: list[Any]) -> list[Any]:
         """The sum over this process's devices of each value, dense."""

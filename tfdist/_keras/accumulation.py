@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -30,7 +31,9 @@ def accumulate(
             total.assign_add(tf.cast(tf.convert_to_tensor(value), total.dtype))
 
     def finish(values: list[Any], batches: Any) -> None:
-        step([(tf.convert_to_tensor(v) + s) / tf.cast(batches, s.dtype) for s, v in zip(sums, values, strict=True)])
+        means = [(tf.convert_to_tensor(v) + s) / tf.cast(batches, s.dtype) for s, v in zip(sums, values, strict=True)]
+        with _earlier_steps():
+            step(means)
         for total in sums:
             total.assign(tf.zeros_like(total))
 
@@ -40,7 +43,23 @@ def accumulate(
         each = distribution.extended.call_for_each_replica
         tf.cond(is_last, lambda: _nothing(each(finish, args=(values, batches))), lambda: _nothing(each(add, args=(values,))))
 
-    tf.distribute.get_replica_context().merge_call(choose, args=(gradients,))
+    tf.distribute.get_replica_context().merge_call(choose, args=(without_empty(gradients),))
+
+
+def without_empty(gradients: list[Any]) -> list[Any]:
+    """What a replica computed, or 0 if it had no rows, from which some layers make NaN; called in each replica."""
+
+    def clean(distribution: Any, values: list[Any]) -> list[Any]:
+        extended = distribution.extended
+        cleaned: list[Any] = extended.without_empty(values) if hasattr(extended, "without_empty") else values
+        return cleaned
+
+    return list(tf.distribute.get_replica_context().merge_call(clean, args=(gradients,)))
+
+
+def _earlier_steps() -> Any:
+    extended = tf.distribute.get_strategy().extended
+    return extended.sums_of_earlier_steps() if hasattr(extended, "sums_of_earlier_steps") else contextlib.nullcontext()
 
 
 def correct_under(is_ours: Callable[[Any], bool]) -> None:
