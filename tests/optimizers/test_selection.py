@@ -32,6 +32,15 @@ def test_a_sample_that_misleads_does_not_send_more_than_was_asked_for():
     assert chosen(values, 0.001).size in (100, 101)  # all are equal: the threshold lets everything through
 
 
+def test_samples_of_all_places_have_their_turn():
+    """A window at the array's beginning, where values are larger, would always ask for too few."""
+    values = np.random.default_rng(0).normal(size=100_000)
+    values[:40_000] *= 10
+    sizes = [chosen(values, 0.001, offset).size for offset in range(8)]
+    assert min(sizes) < 70
+    assert max(sizes) == 100
+
+
 def test_zeros_are_not_sent():
     assert chosen(np.zeros(1000), 0.5).size == 0
     values = np.zeros(1000)

@@ -10,6 +10,7 @@ import tensorflow as tf
 from tfdist.optimizers.sparsity import sample_of
 
 _TOLERANCE = 1.3
+_STEP_BETWEEN_SAMPLES = 7919  # a prime, so that all places have their turn
 
 
 def select(residual: Any, density: Any, sparsity: float, offset: Any) -> Any:
@@ -114,8 +115,11 @@ def _starts(lengths: list[int]) -> np.ndarray:
 
 
 def _threshold(magnitude: Any, density: Any, sparsity: float, offset: Any) -> Any:
-    count, stride = sample_of(int(magnitude.shape[0]), sparsity)
-    start = offset % stride
-    sample = magnitude[start : start + stride * (count - 1) + 1 : stride]
-    reach = tf.cast(tf.math.ceil(density * count), tf.int32)
-    return tf.reduce_min(tf.math.top_k(sample, reach, sorted=False).values)
+    length = int(magnitude.shape[0])
+    count, stride = sample_of(length, sparsity)
+    reach = stride * (count - 1) + 1
+    # From step to step the sample begins elsewhere, also where it is a window that does not span the array.
+    start = offset * _STEP_BETWEEN_SAMPLES % (length - reach + 1)
+    sample = magnitude[start : start + reach : stride]
+    largest = tf.cast(tf.math.ceil(density * count), tf.int32)
+    return tf.reduce_min(tf.math.top_k(sample, largest, sorted=False).values)
