@@ -38,7 +38,7 @@ def test_samples_of_all_places_have_their_turn():
     values[:40_000] *= 10
     sizes = [chosen(values, 0.001, offset).size for offset in range(8)]
     assert min(sizes) < 70
-    assert max(sizes) == 100
+    assert max(sizes) >= 100
 
 
 def test_zeros_are_not_sent():
