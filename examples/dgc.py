@@ -54,7 +54,7 @@ def main() -> None:
 def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Compares DGC with momentum SGD.")
     parser.add_argument("--batch-size", type=int, default=64, help="global batch size")
-    parser.add_argument("--epochs", type=int, default=60)
+    parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("results"), help="folder for the plot")
     parser.add_argument("--rate", type=float, default=0.05, help="learning rate at the start")
     parser.add_argument("--seeds", type=int, default=5)
