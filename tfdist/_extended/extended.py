@@ -36,6 +36,7 @@ from tfdist._extended.gradients import scale
 from tfdist._extended.gradients import zero_without_rows
 from tfdist._extended.inputs import FunctionDataset
 from tfdist._extended.inputs import RankDataset
+from tfdist._extended.new_variables import NewVariables
 from tfdist._extended.step import Step
 from tfdist._extended.variables import OnReadVariable
 from tfdist._extended.variables import OUR_CLASSES
@@ -57,7 +58,7 @@ class HierarchicalExtended(mirrored_strategy.MirroredExtended):
         self._executor = executor
         self._rank, self._size = rank, size
         self._step: Step | None = None
-        self._new_variables: list[weakref.ref[Any]] = []
+        self._new_variables = NewVariables(executor, size)
         self._kept_by_model: weakref.WeakKeyDictionary[Any, dict[int, dict[Any, Kept]]] = weakref.WeakKeyDictionary()
         self._kept_outside: dict[int, dict[Any, Kept]] = {}
         # What Keras reads of TensorFlow's own strategy for several processes.
@@ -296,42 +297,20 @@ class HierarchicalExtended(mirrored_strategy.MirroredExtended):
         # TensorFlow takes the classes from a table of its module; ours add behaviour, not state.
         variable.__class__ = cls
         variable.tfdist_is_slot = is_slot
-        if self._size > 1:
-            self._new_variables.append(weakref.ref(variable))
-            if cls is OnReadVariable and variable.aggregation == _SUM:
-                with ops.init_scope(), ops.device("CPU:0"):
-                    start = variable.values[0].read_value() * len(self._devices) * self._size
-                    variable.tfdist_total = resource_variable_ops.ResourceVariable(start, trainable=False)
+        self._new_variables.add(variable)
+        if self._size > 1 and cls is OnReadVariable and variable.aggregation == _SUM:
+            with ops.init_scope(), ops.device("CPU:0"):
+                start = variable.values[0].read_value() * len(self._devices) * self._size
+                variable.tfdist_total = resource_variable_ops.ResourceVariable(start, trainable=False)
         return variable
 
     def broadcast_new_variables(self) -> None:
         """Gives all ranks the first rank's values of the variables that were made since the last call."""
-        if not self._new_variables:
-            return
-        call = _keras.current_call()
-        with ops.init_scope():
-            # What TensorFlow initialises only when it first runs the step that is being traced has to wait.
-            alive = [v for v in (ref() for ref in self._new_variables) if v is not None and v.values[0].is_initialized()]
-            if call is not None:
-                # A rank may have made other models too; the ranks have compared this one.
-                used = {id(variable) for variable in _keras.all_variables(call.model)}
-                alive = [variable for variable in alive if id(variable) in used]
-            chosen = {id(variable) for variable in alive}
-            self._new_variables = [ref for ref in self._new_variables if ref() is not None and id(ref()) not in chosen]
-            self.broadcast_variables(alive)
+        self._new_variables.broadcast_new()
 
     def broadcast_variables(self, variables: Iterable[Any]) -> None:
         """Gives all ranks the first rank's values; all must pass the same variables."""
-        variables = [v for v in variables if v.dtype != tf.string and not getattr(v, "tfdist_of_rank", False)]
-        if self._size == 1 or not variables:
-            return
-        shapes = ", ".join(f"{variable.name} {tuple(variable.shape)}" for variable in variables)
-        self._executor.meet(lambda: f"receive rank 0's values of {len(variables)} variables: {shapes}", 0)
-        for variable in variables:
-            copies = getattr(variable, "values", (variable,))
-            value = self._executor.communicator.broadcast_array(copies[0].numpy())
-            for copy in copies:
-                copy.assign(value)
+        self._new_variables.broadcast(variables)
 
 
 def _equal_and_static(counts: list[Any]) -> bool:
