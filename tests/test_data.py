@@ -1,56 +1,47 @@
-import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given
-from hypothesis import strategies as st
 
-from tfdist.data import count_rows
-from tfdist.data import rank_dataset
-from tfdist.data import replica_rows
+from tfdist.data import ramp_of
+from tfdist.data import rampable
 from tfdist.data import static_batch_size
+from tfdist.data import steps_of
 from tfdist.data import unseeded_shuffle
 
 
-@given(st.integers(0, 200), st.integers(1, 64))
-def test_every_row_has_one_replica_and_parts_differ_by_one(rows, num_replicas):
-    parts = [replica_rows(rows, replica, num_replicas) for replica in range(num_replicas)]
-    assert [row for start, end in parts for row in range(start, end)] == list(range(rows))
-    lengths = [end - start for start, end in parts]
-    assert max(lengths) - min(lengths) <= 1
+def sizes(dataset):
+    return [int(batch.shape[0]) for batch in dataset]
 
 
-@pytest.mark.parametrize(
-    ("rank", "size", "num_local", "expected"),
-    [
-        (0, 1, 1, [[0, 1, 2, 3, 4, 5, 6, 7], [8, 9, 10]]),
-        (1, 2, 1, [[4, 5, 6, 7], [9, 10]]),
-        (0, 1, 2, [([0, 1, 2, 3], [4, 5, 6, 7]), ([8], [9, 10])]),
-        (1, 2, 2, [([2, 3], [6, 7]), ([8], [10])]),  # the second and the fourth of four parts
-        (0, 5, 1, [[0], []]),
-    ],
-)
-def test_parts_of_a_rank(rank, size, num_local, expected):
-    dataset = rank_dataset(tf.data.Dataset.range(11).batch(8), rank, size, num_local)
-    found = [tuple(p.numpy().tolist() for p in e) if num_local > 1 else e.numpy().tolist() for e in dataset]
-    assert found == expected
+def test_the_batch_size_of_a_rampable_dataset_changes_between_epochs():
+    rows = tf.data.Dataset.range(22).shuffle(22, seed=1)
+    batches = rampable(rows, 4).map(lambda x: x + 1).prefetch(2)
+    assert static_batch_size(batches) == 4
+    assert steps_of(batches) == len(sizes(batches)) == 6
+    ramp_of(batches).size.assign(8)
+    assert sizes(batches) == [8, 8, 6]
+    assert steps_of(batches) == 3
+    assert static_batch_size(batches) == 8
+    assert sorted(int(x) for batch in batches for x in batch) == list(range(1, 23))
 
 
-def test_nested_ragged_and_sparse_batches():
-    ragged = tf.ragged.constant([[1], [2, 3], [], [4]])
-    sparse = tf.sparse.from_dense(np.eye(4, dtype="float32"))
-    batch = ({"dense": tf.reshape(tf.range(8), (4, 2)), "ragged": ragged}, sparse, tf.constant(7))
-    dataset = rank_dataset(tf.data.Dataset.from_tensors(batch), rank=1, size=2, num_local=1)
-    (features, label, scalar) = next(iter(dataset))
-    assert features["dense"].numpy().tolist() == [[4, 5], [6, 7]]
-    assert features["ragged"].to_list() == [[], [4]]
-    assert tf.sparse.to_dense(label).numpy().tolist() == [[0, 0, 1, 0], [0, 0, 0, 1]]
-    assert scalar.numpy() == 7
+def test_a_rampable_dataset_that_is_made_in_a_scope_has_one_batch_size():
+    with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+        assert sizes(rampable(tf.data.Dataset.range(3), 2)) == [2, 1]
 
 
-def test_count_rows():
-    assert int(count_rows({"a": tf.constant(1), "b": tf.zeros((3, 2))})) == 3
-    assert int(count_rows(tf.sparse.from_dense(np.eye(5)))) == 5
-    assert count_rows([tf.constant(1)]) is None
+def test_steps_that_cannot_be_counted():
+    batches = rampable(tf.data.Dataset.range(8), 2)
+    assert steps_of(batches.repeat()) is None
+    assert steps_of(batches.filter(lambda x: True)) is None
+    assert steps_of(rampable(tf.data.Dataset.range(8).filter(lambda x: True), 2)) is None
+    assert steps_of(tf.data.Dataset.range(8).batch(2)) is None
+    assert ramp_of(tf.data.Dataset.range(8).batch(2)) is None
+
+
+@pytest.mark.parametrize("batch_size", [0, 2.0, True])
+def test_wrong_batch_sizes(batch_size):
+    with pytest.raises(ValueError, match=f"1 or more. Received: batch_size={batch_size}"):
+        rampable(tf.data.Dataset.range(8), batch_size)
 
 
 def test_static_batch_size_and_unseeded_shuffle():

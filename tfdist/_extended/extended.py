@@ -43,9 +43,9 @@ from tfdist._extended.variables import OUR_CLASSES
 from tfdist.collectives.bucket_sum import Kept
 from tfdist.collectives.bucket_sum import sum_copies
 from tfdist.collectives.executor import Executor
-from tfdist.data import count_rows
-from tfdist.data import rank_dataset
-from tfdist.data import take_rows
+from tfdist.rows import count_rows
+from tfdist.rows import rank_dataset
+from tfdist.rows import take_rows
 
 _SUM = tf.VariableAggregation.SUM
 _POLICY = tf.data.experimental.AutoShardPolicy

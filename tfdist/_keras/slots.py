@@ -48,6 +48,11 @@ class Slots:
         """What `add_slots` made for a variable."""
         return unwrap(getattr(self, f"_slots_{name}")()[self.index_of(variable)])
 
+    def slots(self: Any, name: str) -> list[tf.Variable]:
+        """All that `add_slots` made under a name, once the optimizer is built."""
+        made = getattr(self, f"_slots_{name}", list)()
+        return [unwrap(slot) for slot in made if slot is not None]
+
     def index_of(self: Any, variable: Any) -> int:
         """The variable's place in the list that the optimizer was built with."""
         return int(self._get_variable_index(variable) if KERAS_3 else self._index_dict[self._var_key(variable)])

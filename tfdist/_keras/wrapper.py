@@ -197,6 +197,26 @@ def accumulates(optimizer: Any) -> bool:
     return _inside(optimizer, lambda o: bool(getattr(o, "gradient_accumulation_steps", None)) or hasattr(o, "accumulates"))
 
 
+def batches_of_update(optimizer: Any) -> tuple[int, int]:
+    """How many batches' gradients wait for a step, and how many a step takes."""
+    while optimizer is not None:
+        if hasattr(optimizer, "batches_of_update"):
+            waiting, steps = optimizer.batches_of_update()
+            return int(waiting), int(steps)
+        steps = getattr(optimizer, "gradient_accumulation_steps", None)
+        if steps:
+            return int(optimizer._iterations) % int(steps), int(steps)
+        optimizer = getattr(optimizer, "inner_optimizer", None)
+    return 0, 1
+
+
+def accumulating(optimizer: Any) -> Any:
+    """The `GradientAccumulation` around, or inside, an optimizer, else None."""
+    while optimizer is not None and not hasattr(optimizer, "accumulates"):
+        optimizer = getattr(optimizer, "inner_optimizer", None)
+    return optimizer
+
+
 def clips(optimizer: Any) -> bool:
     """Whether an optimizer, or one inside it, clips gradients by what every Keras optimizer has for it."""
     return _inside(optimizer, lambda o: any(getattr(o, name, None) for name in ("clipnorm", "clipvalue", "global_clipnorm")))

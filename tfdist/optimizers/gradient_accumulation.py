@@ -30,7 +30,9 @@ class GradientAccumulation(_keras.Wrapper):
         name: The optimizer's name. Defaults to `"GradientAccumulation"`.
 
     Attributes:
-        steps: A variable: `optimizer.steps.assign(8)` between two epochs makes the global batch larger, without a new trace.
+        steps: A variable: `optimizer.steps.assign(8)` between two epochs makes the global batch larger, without a new trace;
+            `tfdist.callbacks.BatchSizeRamp` does so.
+        first_steps: What `steps` was at the start.
 
     Raises:
         ValueError: If `steps` is no whole number above 0, or the optimizer accumulates already, or scales the loss.
@@ -57,6 +59,7 @@ class GradientAccumulation(_keras.Wrapper):
                 f"LossScaleOptimizer(GradientAccumulation(optimizer, steps)). Received: {type(optimizer).__name__}."
             )
         super().__init__(optimizer, name)
+        self.first_steps = steps
         self.steps = self.add_number(steps, "steps")
         self._batch = self.add_number(0, "batch")
 
@@ -76,6 +79,10 @@ class GradientAccumulation(_keras.Wrapper):
         is_last = batch >= tf.identity(self.steps)
         self._batch.assign(tf.where(is_last, tf.zeros_like(batch), batch))
         return is_last, batch
+
+    def batches_of_update(self) -> tuple[int, int]:
+        """How many batches' gradients wait for a step, and how many a step takes."""
+        return int(self._batch.numpy()), int(self.steps.numpy())
 
     def apply_sums(self, sums: list[Any], variables: list[Any]) -> None:
         raise ValueError("Gradients are accumulated in each replica, before they are summed.")

@@ -100,6 +100,10 @@ class LARS(Optimizer):
         self.add_slots(variables, "velocity")
         self._rules = [self._rule(variable_path(variable)) for variable in variables]
 
+    def velocities(self) -> list[Any]:
+        """The velocity of each variable; it has the rates of past steps in it, which callbacks correct."""
+        return self.slots("velocity")
+
     def update(self, gradient: Any, variable: tf.Variable, learning_rate: Any) -> None:
         velocity, momentum = self.slot("velocity", variable), tf.cast(self.momentum, variable.dtype)
         if isinstance(gradient, tf.IndexedSlices):

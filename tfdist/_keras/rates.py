@@ -1,0 +1,74 @@
+"""The learning rate of an optimizer, and what is kept in proportion to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdist._keras.calls import KERAS_3
+from tfdist._keras.calls import unwrap
+
+
+def innermost(optimizer: Any) -> Any:
+    """The optimizer inside those that go around it."""
+    while getattr(optimizer, "inner_optimizer", None) is not None:
+        optimizer = optimizer.inner_optimizer
+    return optimizer
+
+
+def rate_variable(optimizer: Any) -> tf.Variable:
+    """The variable of the learning rate.
+
+    Raises:
+        ValueError: If the rate is a schedule, which only the optimizer steps on.
+    """
+    inner = innermost(optimizer)
+    if not KERAS_3 and hasattr(inner, "_hyper"):
+        rate = inner.lr  # legacy; this makes the variable
+    else:
+        rate = getattr(inner, "_learning_rate", None)
+    if rate is None or not hasattr(unwrap(rate), "assign"):
+        what = "no `learning_rate`" if rate is None else f"learning_rate={type(rate).__name__}"
+        raise ValueError(
+            "A callback can multiply a learning rate that is a number, not a schedule: the optimizer alone knows where a schedule "
+            f"is. Give the optimizer a float, and the schedule as a callback, such as CosineAnnealing. Received: {what} of "
+            f"{type(inner).__name__}."
+        )
+    return unwrap(rate)
+
+
+def velocities(optimizer: Any) -> list[tf.Variable]:
+    """The variables in which past gradients are kept times the learning rate that they had."""
+    inner = innermost(optimizer)
+    if hasattr(inner, "velocities"):
+        found = inner.velocities()
+    elif not isinstance(inner, keras.optimizers.SGD | keras.optimizers.RMSprop):
+        found = [] if KERAS_3 else _legacy_velocities(inner)
+    else:
+        found = getattr(inner, "momentums", None) or getattr(inner, "_momentums", None) or []
+    return [unwrap(variable) for variable in found]
+
+
+def _legacy_velocities(optimizer: Any) -> list[Any]:
+    legacy = keras.optimizers.legacy
+    if not isinstance(optimizer, legacy.SGD | legacy.RMSprop):
+        return []
+    return [slots["momentum"] for slots in optimizer._slots.values() if "momentum" in slots]
+
+
+def make_scaler(strategy: Any, variables: list[tf.Variable]) -> Callable[[Any], None]:
+    """A compiled function that multiplies variables by a number."""
+
+    @tf.function
+    def scale(factor: Any) -> None:
+        for variable in variables:
+            variable.assign(variable * tf.cast(factor, variable.dtype))
+
+    def call(factor: float) -> None:
+        with strategy.scope():
+            scale(tf.constant(factor, tf.float32))
+
+    return call
