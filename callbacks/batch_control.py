@@ -23,8 +23,10 @@ def split_batch(rows: int, mode: str, first: tuple[int, int], max_step_rows: int
         max_step_rows: The most rows of a step; None for any.
 
     Example:
-        >>> split_batch(96, "data", (32, 1), None), split_batch(96, "data", (32, 1), 40), split_batch(100, "accumulate", (32, 1), None)
-        ((96, 1), (32, 3), (32, 3))
+        >>> split_batch(96, "data", (32, 1), None), split_batch(96, "data", (32, 1), 40)
+        ((96, 1), (32, 3))
+        >>> split_batch(100, "accumulate", (32, 1), None)
+        (32, 3)
     """
     step_rows, steps = first
     if mode == "accumulate":

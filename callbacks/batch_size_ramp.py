@@ -14,7 +14,6 @@ from tfdist.callbacks.rate_factor import RateFactor
 from tfdist.callbacks.step_decay import StepDecay
 
 _MODES = ("data", "accumulate")
-_MEASURED = ("plateau", "noise_scale")
 
 
 class BatchSizeRamp(RateFactor):
@@ -28,25 +27,24 @@ class BatchSizeRamp(RateFactor):
 
     `mode="data"` makes the batches themselves larger: give `fit` a dataset of `tfdist.data.rampable`. Up to `max_step_batch_size`,
     that is; beyond, and with `mode="accumulate"` from the start, gradients of several batches are added up, by an optimizer inside
-    `tfdist.optimizers.GradientAccumulation`. Steps of an epoch, the progress bar and `LearningRateScaling` follow. The first epoch has
-    the first size, and so has the next `fit`. `logs["batch_size"]` is the size of the epoch.
+    `tfdist.optimizers.GradientAccumulation`. Steps of an epoch, the progress bar and `LearningRateScaling` follow. The first epoch
+    has the first size, and so has the next `fit`. `logs["batch_size"]` is the size of the epoch.
 
     Args:
-        schedule: `{epoch: q}`: the batch is multiplied by q, 1 or more, at these epochs; or a callback of this package that would cut
-            the rate, such as `StepDecay({30: 0.2})` (do not give it to `fit` as well); or "plateau": multiplied by `factor` when
-            `monitor` has not fallen for `patience` epochs; or "noise_scale": raised by powers of `factor` up to what
-            `NoiseScaleMonitor`, earlier in the list, has measured.
+        schedule: `{epoch: q}`: the batch is multiplied by q, 1 or more, at these epochs; or a callback of this package that would
+            cut the rate, such as `StepDecay({30: 0.2})` (do not give it to `fit` as well); or "plateau": multiplied by `factor`
+            when `monitor` has not fallen for `patience` epochs.
         mode: "data" or "accumulate". Defaults to `"data"`.
         max_batch_size: The largest batch of an update. Defaults to `None`: none; the data must allow it.
         max_step_batch_size: The largest batch of a step, by what memory holds, for "data". Defaults to `None`: none.
-        factor: q of "plateau" and "noise_scale", above 1. Defaults to 2.
+        factor: q of "plateau", above 1. Defaults to 2.
         patience: Epochs, 1 or more, of "plateau". Defaults to 3.
         monitor: What "plateau" looks at in the logs. Defaults to `"loss"`.
         momentum_correction: See `RateFactor`. Defaults to `True`.
 
     Raises:
-        ValueError: If an argument is outside its range, such as a factor below 1; in `fit`, if the batch cannot be raised: the dataset
-            is not rampable, it is cut into epochs by `steps_per_epoch`, or the optimizer does not accumulate.
+        ValueError: If an argument is outside its range, such as a factor below 1; in `fit`, if the batch cannot be raised: the
+            dataset is not rampable, it is cut into epochs by `steps_per_epoch`, or the optimizer does not accumulate.
 
     Example:
         >>> rows = tf.data.Dataset.from_tensor_slices((np.ones((16, 1)), np.ones((16, 1))))
@@ -56,8 +54,7 @@ class BatchSizeRamp(RateFactor):
 
     Reference:
         Smith, Kindermans, Ying and Le 2017, arXiv 1711.00489, section 3: the scale of the noise is g = epsilon * (N / B - 1), so
-        that for B far below N a batch q times as large does what a rate of 1 / q does. "noise_scale": McCandlish et al. 2018, arXiv
-        1812.06162, section 2.2.
+        that for B far below N a batch q times as large does what a rate of 1 / q does.
     """
 
     needs_steps = False
@@ -89,7 +86,7 @@ class BatchSizeRamp(RateFactor):
         self._grown = 1.0
 
     def factor(self, epoch: float) -> float:
-        if self._control is None or self.schedule == "noise_scale":
+        if self._control is None:
             return 1.0
         cut = self._decay.factor(epoch) if self._decay is not None else 1 / self._grown
         return cut * self._control.rows / self._control.first_rows
@@ -122,11 +119,10 @@ class BatchSizeRamp(RateFactor):
 
     def get_config(self) -> dict[str, Any]:
         schedule = self.schedule
-        if isinstance(schedule, RateFactor):
-            schedule = {type(schedule).__name__: schedule.get_config()}
+        described = {type(schedule).__name__: schedule.get_config()} if isinstance(schedule, RateFactor) else schedule
         return {
             **super().get_config(),
-            "schedule": schedule,
+            "schedule": described,
             "mode": self.mode,
             "max_batch_size": self.max_batch_size,
             "max_step_batch_size": self.max_step_batch_size,
@@ -147,11 +143,6 @@ class BatchSizeRamp(RateFactor):
     def _measure(self, logs: dict[str, Any]) -> None:
         if self.schedule == "plateau" and self._plateau.is_reached(logs):
             self._grown *= self.growth
-        elif self.schedule == "noise_scale" and self._control is not None:
-            if "noise_scale" not in logs:
-                raise ValueError('`BatchSizeRamp("noise_scale")` needs `NoiseScaleMonitor` before it in the list. Received: none.')
-            while self._grown * self.growth * self._control.first_rows <= logs["noise_scale"]:
-                self._grown *= self.growth
 
     def _apply(self, epoch: int) -> None:
         """Sets the batch of an epoch that is about to begin."""
@@ -170,8 +161,8 @@ def _decay_of(schedule: Any) -> RateFactor | None:
     if isinstance(schedule, RateFactor):
         return schedule
     if isinstance(schedule, str):
-        if schedule not in _MEASURED:
-            raise ValueError(f"`schedule` must be one of {list(_MEASURED)}, or a schedule. Received: schedule={schedule!r}.")
+        if schedule != "plateau":
+            raise ValueError(f'`schedule` must be "plateau", a dictionary or a callback. Received: schedule={schedule!r}.')
         return None
     factors = check_epoch_factors("schedule", schedule, lambda q: q >= 1, "a number of 1 or more: the batch does not shrink")
     return StepDecay({epoch: 1 / factor for epoch, factor in factors.items()})

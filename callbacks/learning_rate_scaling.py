@@ -20,14 +20,14 @@ class LearningRateScaling(RateFactor):
     linear    f = B / base_batch_size          sqrt    f = sqrt(B / base_batch_size)
     ```
 
-    `B` is looked at when an epoch begins, so that `BatchSizeRamp` is followed. It is the global batch: the one given to `fit`, or that
-    of its dataset, on however many ranks. Use it with `LearningRateWarmup`.
+    `B` is looked at when an epoch begins, so that `BatchSizeRamp` is followed. It is the global batch: the one given to `fit`, or
+    that of its dataset, on however many ranks. Use it with `LearningRateWarmup`.
 
     Args:
         base_batch_size: The batch size that the optimizer's learning rate belongs to.
         rule: "linear", or "sqrt", which some prefer with Adam. Defaults to `"linear"`.
-        batch_size: The global batch size, where `fit` cannot know it, such as for datasets that each rank makes for itself. Defaults
-            to `None`.
+        batch_size: The global batch size, where `fit` cannot know it, such as for datasets that each rank makes for itself.
+            Defaults to `None`.
         momentum_correction: See `RateFactor`. Defaults to `True`.
 
     Raises:

@@ -14,6 +14,7 @@ class Plateau:
     Args:
         monitor: Its name in the logs.
         patience: The epochs, 1 or more.
+        min_delta: A number that is less than this below the best one has not fallen. Defaults to 1e-4, as in Keras.
 
     Raises:
         ValueError: If `patience` is below 1; when it is asked, if the logs have no such number.
@@ -24,9 +25,9 @@ class Plateau:
         [False, False, False, True, False, True]
     """
 
-    def __init__(self, monitor: str, patience: int) -> None:
+    def __init__(self, monitor: str, patience: int, min_delta: float = 1e-4) -> None:
         check_number("patience", patience, lambda p: p >= 1, "a number of epochs, 1 or more")
-        self.monitor, self.patience = monitor, patience
+        self.monitor, self.patience, self._min_delta = monitor, patience, min_delta
         self._best, self._waited = math.inf, 0
 
     def is_reached(self, logs: dict[str, Any]) -> bool:
@@ -34,7 +35,7 @@ class Plateau:
         if self.monitor not in logs:
             raise ValueError(f"`monitor` must be in the logs, which have {sorted(logs)}. Received: monitor={self.monitor!r}.")
         value = float(logs[self.monitor])
-        if value < self._best:
+        if value < self._best - self._min_delta:
             self._best, self._waited = value, 0
             return False
         self._waited += 1

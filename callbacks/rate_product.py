@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import weakref
 from typing import Any
+from typing import ClassVar
 from typing import Protocol
 
 from tfdist import _keras
@@ -39,7 +40,7 @@ class RateProduct:
         params: The dictionary that Keras gives to all callbacks of one `fit`.
     """
 
-    _of_models: weakref.WeakKeyDictionary[Any, RateProduct] = weakref.WeakKeyDictionary()
+    _of_models: ClassVar[weakref.WeakKeyDictionary[Any, RateProduct]] = weakref.WeakKeyDictionary()
 
     def __init__(self, model: Any, params: dict[str, Any]) -> None:
         self._model = weakref.ref(model)
@@ -113,8 +114,8 @@ class RateProduct:
         steps = self._params.get("steps")
         if not steps:
             raise ValueError(
-                "A learning rate that changes within an epoch needs the number of its steps, which this dataset does not tell. Give "
-                f"fit(steps_per_epoch=...). Received: steps={steps}."
+                "A learning rate that changes within an epoch needs the number of its steps, which this dataset does not tell. "
+                f"Give fit(steps_per_epoch=...). Received: steps={steps}."
             )
         model = self._model()
         waiting, _ = _keras.batches_of_update(model.optimizer) if model is not None else (0, 1)

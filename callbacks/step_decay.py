@@ -30,8 +30,8 @@ class StepDecay(RateFactor):
         [1.0, 1.0, 0.1, 0.01, 0.001]
 
     Reference:
-        Goyal et al. 2017, arXiv 1706.02677, section 5.1. Akiba et al. 2017, arXiv 1711.04325: `{0: 0.5, 40: 0.15, 70: 0.1333, 85: 0.1}`
-        gives their slow start of 0.5, 0.075, 0.01 and 0.001 times the rate.
+        Goyal et al. 2017, arXiv 1706.02677, section 5.1. The slow start of Akiba et al. 2017, arXiv 1711.04325, with 0.5, 0.075,
+        0.01 and 0.001 times the rate, is `{0: 0.5, 40: 0.15, 70: 0.1333, 85: 0.1}`.
     """
 
     needs_steps = False

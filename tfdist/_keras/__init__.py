@@ -30,8 +30,8 @@ from tfdist._keras.rates import rate_variable as rate_variable
 from tfdist._keras.rates import velocities as velocities
 from tfdist._keras.saving import save_atomically as save_atomically
 from tfdist._keras.slots import variable_path as variable_path
-from tfdist._keras.wrapper import accumulating as accumulating
 from tfdist._keras.wrapper import accumulates as accumulates
+from tfdist._keras.wrapper import accumulating as accumulating
 from tfdist._keras.wrapper import apply_local as apply_local
 from tfdist._keras.wrapper import apply_sums as apply_sums
 from tfdist._keras.wrapper import batches_of_update as batches_of_update

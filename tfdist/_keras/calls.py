@@ -170,9 +170,17 @@ def _arguments(call: Call) -> dict[str, Any]:
     callbacks = given.get("callbacks")
     callbacks = getattr(callbacks, "callbacks", callbacks) or []
     callbacks = callbacks if isinstance(callbacks, list | tuple) else [callbacks]
-    names = [type(callback).__name__ for callback in callbacks]
-    plain["callbacks that steer training"] = [name for name in names if name in _STEERING]
+    plain["callbacks that steer training"] = [_describe_callback(each) for each in callbacks if _steers(each)]
     return plain
+
+
+def _steers(callback: Any) -> bool:
+    return type(callback).__name__ in _STEERING or getattr(callback, "steers", False)
+
+
+def _describe_callback(callback: Any) -> Any:
+    name = type(callback).__name__
+    return {"class": name, **_config(callback)} if hasattr(callback, "get_config") else name
 
 
 def _layers(model: Any) -> Any:

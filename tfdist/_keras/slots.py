@@ -50,7 +50,7 @@ class Slots:
 
     def slots(self: Any, name: str) -> list[tf.Variable]:
         """All that `add_slots` made under a name, once the optimizer is built."""
-        made = getattr(self, f"_slots_{name}", list)()
+        made: list[Any] = getattr(self, f"_slots_{name}", list)()
         return [unwrap(slot) for slot in made if slot is not None]
 
     def index_of(self: Any, variable: Any) -> int:
