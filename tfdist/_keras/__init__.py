@@ -28,6 +28,7 @@ from tfdist._keras.rates import innermost as innermost
 from tfdist._keras.rates import make_scaler as make_scaler
 from tfdist._keras.rates import rate_variable as rate_variable
 from tfdist._keras.rates import velocities as velocities
+from tfdist._keras.restart import forget as forget
 from tfdist._keras.saving import save_atomically as save_atomically
 from tfdist._keras.slots import variable_path as variable_path
 from tfdist._keras.wrapper import accumulates as accumulates
