@@ -1,0 +1,87 @@
+"""What do all callbacks together cost on a step of about 20 ms?
+
+    python benchmarks/callbacks_cost.py
+
+Times epochs of `fit` with every callback of the package and with none, alternating in one run, and prints the ratio of the medians.
+At most 1.03 is wanted. Writes benchmarks/results/callbacks_cost.json and .png.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+import common
+import keras
+import numpy as np
+import tensorflow as tf
+from tfdist import callbacks
+
+import tfdist
+
+REPEATS = 9
+STEPS, BATCH, WIDTH = 60, 128, 1150
+FAR = 10**6  # an epoch that does not come
+
+
+def main() -> None:
+    strategy = tfdist.HierarchicalStrategy()
+    sides = {"callbacks": make_callbacks, "none": list}
+    models = {side: build_model(strategy) for side in sides}
+    x, y = np.ones((STEPS * BATCH, WIDTH), "float32"), np.ones((STEPS * BATCH, 1), "float32")
+    step_ms: dict[str, list[float]] = {side: [] for side in sides}
+    for repeat in range(REPEATS + 1):
+        for side in sorted(sides, reverse=bool(repeat % 2)):
+            timer = EpochTimer()
+            rows = tf.data.Dataset.from_tensor_slices((x, y))
+            data = tfdist.data.rampable(rows, BATCH).prefetch(2)
+            models[side].fit(data, epochs=2, shuffle=False, verbose=0, callbacks=[*sides[side](), timer])
+            if repeat:
+                step_ms[side].append(1000 * timer.times_s[-1] / STEPS)
+    medians_ms = {side: statistics.median(times) for side, times in step_ms.items()}
+    ratio = medians_ms["callbacks"] / medians_ms["none"]
+    print(f"median step: callbacks {medians_ms['callbacks']:.3f} ms, none {medians_ms['none']:.3f} ms, ratio {ratio:.3f}")
+    path = common.write("callbacks_cost", {"step_ms": step_ms, "medians_ms": medians_ms, "ratio": ratio})
+    common.draw_bars(path, f"All callbacks: ratio {ratio:.3f}", "median step, ms", {"one process, one device": medians_ms})
+
+
+class EpochTimer(keras.callbacks.Callback):
+    """Times epochs, from the first batch on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.times_s: list[float] = []
+        self._start_s = 0.0
+
+    def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
+        self._start_s = time.perf_counter()
+
+    def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
+        self.times_s.append(time.perf_counter() - self._start_s)
+
+
+def make_callbacks() -> list[keras.callbacks.Callback]:
+    """Those that change the rate do so at each step, and correct the momentum for it."""
+    return [
+        callbacks.LearningRateScaling(BATCH),
+        callbacks.LearningRateWarmup(epochs=5),
+        callbacks.CosineAnnealing(T_0=7),
+        callbacks.PolynomialDecay(epochs=9),
+        callbacks.CyclicalLearningRate(0.5),
+        callbacks.StepDecay({FAR: 0.1}),
+        callbacks.BatchSizeRamp({FAR: 2}),
+        callbacks.OptimizerRestart(epochs=[FAR]),
+        callbacks.StepTime(),
+    ]
+
+
+def build_model(strategy: tfdist.HierarchicalStrategy) -> keras.Model:
+    with strategy.scope():
+        hidden = [keras.layers.Dense(WIDTH, activation="relu") for _ in range(4)]
+        model = keras.Sequential([keras.Input((WIDTH,)), *hidden, keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(1e-6, momentum=0.9), "mse")
+    return model
+
+
+if __name__ == "__main__":
+    main()
