@@ -15,9 +15,9 @@ import common
 import keras
 import numpy as np
 import tensorflow as tf
-from tfdist import callbacks
 
 import tfdist
+from tfdist import callbacks
 
 REPEATS = 9
 STEPS, BATCH, WIDTH = 60, 128, 1150

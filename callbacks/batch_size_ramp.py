@@ -48,7 +48,8 @@ class BatchSizeRamp(RateFactor):
 
     Example:
         >>> rows = tf.data.Dataset.from_tensor_slices((np.ones((16, 1)), np.ones((16, 1))))
-        >>> history = model.fit(tfdist.data.rampable(rows, 2), epochs=3, verbose=0, callbacks=[BatchSizeRamp({1: 2, 2: 2})])
+        >>> ramp = BatchSizeRamp({1: 2, 2: 2})
+        >>> history = model.fit(tfdist.data.rampable(rows, 2), epochs=3, shuffle=False, verbose=0, callbacks=[ramp])
         >>> history.history["batch_size"]
         [2, 4, 8]
 

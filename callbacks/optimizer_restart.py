@@ -21,8 +21,8 @@ class OptimizerRestart(keras.callbacks.Callback):
     v = 0     of momentum;     m = 0, v = 0, t = 0     of Adam and its kin
     ```
 
-    Weights, the learning rate, averages of weights and batches that wait for a step stay. With `CosineAnnealing`, restart both at the
-    same epochs.
+    Weights, the learning rate, averages of weights and batches that wait for a step stay. With `CosineAnnealing`, restart both at
+    the same epochs.
 
     Args:
         epochs: At these epochs. Give one of `epochs`, `every` and `monitor`.
@@ -35,7 +35,8 @@ class OptimizerRestart(keras.callbacks.Callback):
             `False`.
 
     Raises:
-        ValueError: If not exactly one of the three is given, or a number is outside its range; in `fit`, if nothing has such a name.
+        ValueError: If not exactly one of the three is given, or a number is outside its range; in `fit`, if nothing has such a
+            name.
 
     Example:
         >>> history = model.fit(x, y, epochs=3, verbose=0, callbacks=[OptimizerRestart(epochs=[2])])

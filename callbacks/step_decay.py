@@ -41,7 +41,7 @@ class StepDecay(RateFactor):
         self.factors = check_epoch_factors("factors", factors, lambda f: f > 0, "a number above 0")
 
     def factor(self, epoch: float) -> float:
-        return math.prod(factor for start, factor in self.factors.items() if epoch >= start)
+        return math.prod((factor for start, factor in self.factors.items() if epoch >= start), start=1.0)
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "factors": self.factors}

@@ -198,9 +198,9 @@ def test_the_batch_that_the_rate_is_scaled_by():
             **data, shuffle=False, verbose=0, callbacks=[LearningRateScaling(8), rates]
         )
     assert rates.seen == pytest.approx([0.4] * 6)
+    spec = (tf.TensorSpec((None, 2)), tf.TensorSpec((None, 1)))
+    made = tf.data.Dataset.from_generator(lambda: iter([(x, x[:, :1])]), output_signature=spec)
     with pytest.raises(ValueError, match=r"give LearningRateScaling\(batch_size"):
-        spec = (tf.TensorSpec((None, 2)), tf.TensorSpec((None, 1)))
-        made = tf.data.Dataset.from_generator(lambda: iter([(x, x[:, :1])]), output_signature=spec)
         build().fit(made, shuffle=False, verbose=0, callbacks=[LearningRateScaling(8)])
 
 
