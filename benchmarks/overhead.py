@@ -20,9 +20,9 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "examples"))
 
 import common
 import mnist
-from tfdist.callbacks import StepTime
 
 import tfdist
+from tfdist.callbacks import StepTime
 
 REPEATS = 9
 EPOCHS = 2

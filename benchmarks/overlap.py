@@ -61,9 +61,9 @@ def work() -> None:
     import keras
     import numpy as np
     import tensorflow as tf
-    from tfdist.callbacks import StepTime
 
     import tfdist
+    from tfdist.callbacks import StepTime
 
     together, alone = tfdist.HierarchicalStrategy(), tfdist.HierarchicalStrategy(communicator="local")
 
