@@ -214,6 +214,7 @@ class HierarchicalStrategy(tf.distribute.MultiWorkerMirroredStrategy):
             )
         optimizer = getattr(call.model, "optimizer", None)
         _keras.make_replica_safe(optimizer)
+        _keras.adopt(optimizer, self)
         if _keras.is_keras_loss_scale(optimizer):
             LossScaleOptimizer.take_over(optimizer)
         if self.size > 1 and _keras.is_jit_compiled(call.model):

@@ -17,6 +17,7 @@ from tests.test_training import some_data
 from tests.test_training import train
 from tfdist import HierarchicalStrategy
 from tfdist import mixed_precision
+from tfdist._keras import KERAS_3
 from tfdist.mixed_precision import LossScaleOptimizer
 from tfdist.optimizers import DGC
 from tfdist.optimizers import GlobalClip
@@ -125,6 +126,17 @@ def test_a_rate_that_follows_a_schedule(name):
     assert float(keras.optimizers.schedules.deserialize(scheduled.get_config()["learning_rate"])(2)) == pytest.approx(0.1)
 
 
+@pytest.mark.skipif(not KERAS_3, reason="Keras 2 does not remember where an optimizer was made")
+def test_an_optimizer_that_has_trained_elsewhere_is_refused():
+    optimizer, strategy = sgd(), HierarchicalStrategy()
+    apply(optimizer, some_gradients(some_variables(), 0), some_variables())
+    with strategy.scope():
+        model = mlp()
+        model.compile(optimizer, "mse")
+    with pytest.raises(ValueError, match="Make a new one for this strategy. Received: SGD, built elsewhere"):
+        model.fit(*some_data(), verbose=0)
+
+
 @on_ranks(Layout(1, 2), Layout(2, 1, "mpi"), Layout(2, 1, "horovod"))
 def test_equal_to_one_process():
     strategy = HierarchicalStrategy()
@@ -143,10 +155,11 @@ def test_learns_in_half_precision_and_is_equal_on_all_ranks():
     strategy = HierarchicalStrategy(compression="fp16")
     mixed_precision.set_global_policy("mixed_float16")
     x, y = some_data(rows=64)
-    for name, optimizer in OPTIMIZERS.items():
+    for name, make in OPTIMIZERS.items():
+        optimizer = make()  # outside of the scope, where Keras 3 remembers another strategy
         with strategy.scope():
             model = mlp()
-            model.compile(optimizer(), "mse")
+            model.compile(optimizer, "mse")
         history = model.fit(x, y, batch_size=16, epochs=8, shuffle=False, verbose=0).history
         assert type(model.optimizer) is LossScaleOptimizer, name
         assert history["loss"][-1] < history["loss"][0], name
