@@ -134,10 +134,11 @@ class BatchSizeRamp(RateFactor):
 
     def get_state(self) -> dict[str, Any]:
         """What a checkpoint keeps of this callback."""
-        return {"grown": self._grown, "plateau": self._plateau.get_state()}
+        return {**super().get_state(), "grown": self._grown, "plateau": self._plateau.get_state()}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Goes on from what `get_state` returned."""
+        super().set_state(state)
         self._grown = state["grown"]
         self._plateau.set_state(state["plateau"])
 

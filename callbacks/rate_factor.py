@@ -48,6 +48,15 @@ class RateFactor(keras.callbacks.Callback, abc.ABC):
         """The arguments, as plain values; ranks compare them."""
         return {"momentum_correction": self.momentum_correction}
 
+    def get_state(self) -> dict[str, Any]:
+        """What a checkpoint keeps of this callback: where its product is."""
+        return {} if self._product is None else self._product.get_state()
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Goes on from what `get_state` returned."""
+        if self._product is not None:
+            self._product.set_state(state)
+
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._product = RateProduct.of(self.model, self.params)
         self._product.join(self)

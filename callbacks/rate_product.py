@@ -9,6 +9,7 @@ from typing import ClassVar
 from typing import Protocol
 
 from tfdist import _keras
+from tfdist.callbacks.place import place
 
 # What a float32 variable gives back of the number that it was given.
 _SAME = 1e-6
@@ -107,19 +108,21 @@ class RateProduct:
             self._variable.assign(self._base)
         self._place = None
 
+    def get_state(self) -> dict[str, Any]:
+        """What a checkpoint keeps: the base is in the optimizer's own variable."""
+        return {"in_velocities": self._in_velocities}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Goes on from what `get_state` returned."""
+        self._in_velocities = state.get("in_velocities")
+        self._base = self._read()
+
     def _position(self, epoch: int, batch: int) -> float:
         """Where the next update is, in epochs: that of the first batch of those whose gradients it adds up."""
         if not any(owner.needs_steps for owner in self._owners):
             return float(epoch)
-        steps = self._params.get("steps")
-        if not steps:
-            raise ValueError(
-                "A learning rate that changes within an epoch needs the number of its steps, which this dataset does not tell. "
-                f"Give fit(steps_per_epoch=...). Received: steps={steps}."
-            )
         model = self._model()
-        waiting, _ = _keras.batches_of_update(model.optimizer) if model is not None else (0, 1)
-        return max(0.0, epoch + (batch - waiting) / steps)
+        return place(epoch, batch, self._params, None if model is None else model.optimizer)
 
     def _take_over(self) -> None:
         """Makes what another callback has set the base: a rate between epochs, and the change of a rate within one."""

@@ -23,6 +23,7 @@ from tfdist.optimizers import DGC
 from tfdist.optimizers import GlobalClip
 from tfdist.optimizers import GradientAccumulation
 from tfdist.optimizers import LARS
+from tfdist.optimizers import RMSpropToSGD
 
 
 def sgd():
@@ -58,6 +59,7 @@ OPTIMIZERS = {
         use_ema=True,
     ),
     "DGC without correction": lambda: DGC(0.05, sparsity=0.5, rampup=(), dense_below=10, momentum_correction=False),
+    "RMSpropToSGD": lambda: RMSpropToSGD(0.1, 0.8, 1e-3, 0.9, 1e-6),
     "GlobalClip": lambda: GlobalClip(sgd(), global_clipnorm=0.1),
     "GradientAccumulation": lambda: GradientAccumulation(sgd(), 2),
     "all at once": lambda: LossScaleOptimizer(GradientAccumulation(GlobalClip(LARS(0.1), clipnorm=0.1), 2)),

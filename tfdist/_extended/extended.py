@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.distribute import cross_device_ops
 from tensorflow.python.distribute import cross_device_utils
@@ -284,6 +285,18 @@ class HierarchicalExtended(mirrored_strategy.MirroredExtended):
     def gather_over_ranks(self, tensor: Any) -> Any:
         """The tensors of all ranks along axis 0, by rank; they may differ in length there."""
         return self._executor.all_gather(tensor)
+
+    def gather_rows(self, array: np.ndarray) -> np.ndarray:
+        """The arrays of all ranks, one a row; not in a step."""
+        self._executor.meet(lambda: f"gather an array of {array.shape}", 0)
+        return self._executor.communicator.gather_array(array[None])
+
+    def broadcast_bytes(self, message: bytes) -> bytes:
+        """The first rank's message; not in a step."""
+        self._executor.meet(lambda: "receive a message of rank 0", 0)
+        size = self._executor.communicator.broadcast_array(np.array([len(message)]))
+        padded = np.frombuffer(message, np.uint8) if self._rank == 0 else np.zeros(int(size[0]), np.uint8)
+        return self._executor.communicator.broadcast_array(padded).tobytes() if size[0] else b""
 
     # Variables -------------------------------------------------------------------------------------------------------------
 

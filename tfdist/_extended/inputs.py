@@ -29,8 +29,14 @@ class RankDataset(distribute.DistributedDatasetInterface):
         self._dataset = dataset
         self._strategy = strategy
         self._num_local = num_local
+        self.iterators_made = 0
+
+    def skip(self, count: int) -> RankDataset:
+        """The same without its first steps."""
+        return RankDataset(self._dataset.skip(count), self._strategy, self._num_local)
 
     def __iter__(self) -> RankIterator:
+        self.iterators_made += 1
         with tf.device("CPU:0"):
             return RankIterator(iter(self._dataset), self._strategy, self._num_local)
 

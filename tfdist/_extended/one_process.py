@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tfdist.collectives.bucket_sum import sum_copies
@@ -41,6 +42,14 @@ class OneProcess:
     def gather_over_ranks(self, value: Any) -> Any:
         """The value."""
         return value
+
+    def gather_rows(self, array: np.ndarray) -> np.ndarray:
+        """The array, as the only row."""
+        return array[None]
+
+    def broadcast_bytes(self, message: bytes) -> bytes:
+        """The message."""
+        return message
 
 
 def ranks_of(strategy: Any) -> Any:

@@ -32,8 +32,10 @@ def fit_data() -> FitData:
     """
     arguments = _fit_arguments()
     x = arguments.get("x")
-    # Callbacks that resume training tell Keras 3 by this attribute.
-    initial = getattr(arguments["self"], "_initial_epoch", None) or arguments.get("initial_epoch") or 0
+    model = arguments["self"]
+    # By these, callbacks that resume training tell Keras 3 and Keras 2.
+    initial = getattr(model, "_initial_epoch", None) or getattr(getattr(model, "_training_state", None), "_epoch", None)
+    initial = initial or arguments.get("initial_epoch") or 0
     return FitData(x, _batch_size(x, arguments.get("batch_size")), bool(arguments.get("steps_per_epoch")), int(initial))
 
 
@@ -49,6 +51,66 @@ def set_steps(steps: int | None) -> None:
             callback.params["steps"] = steps
         if hasattr(callback, "target"):  # the progress bar
             callback.target = steps
+
+
+def fit_callbacks() -> list[Any]:
+    """The callbacks of the `fit` that is running, also those that Keras has added."""
+    return list(_fit_arguments()["callbacks"].callbacks)
+
+
+def iterators_made(epoch_has_begun: bool) -> int:
+    """How often the data were begun to be read for the epochs that are over; each time a dataset is shuffled anew.
+
+    Args:
+        epoch_has_begun: Whether the next epoch has begun, for which Keras 2 has an iterator then.
+    """
+    made = int(getattr(_dataset(_fit_arguments()), "iterators_made", 0))
+    return made if KERAS_3 or not epoch_has_begun else made - 1
+
+
+def go_on(epoch: int, iterators: int) -> None:
+    """Lets the `fit` that begins go on with an epoch, and its dataset be shuffled as if the epochs before had been read.
+
+    Args:
+        epoch: The epoch.
+        iterators: What `iterators_made` was.
+    """
+    arguments = _fit_arguments()
+    dataset = _dataset(arguments)
+    if KERAS_3:
+        arguments["self"]._initial_epoch = epoch
+    else:
+        handler = arguments["data_handler"]
+        arguments["self"]._training_state = _InitialEpoch(epoch)
+        if not handler._adapter.should_recreate_iterator():
+            handler._dataset = dataset.skip((epoch - handler._initial_epoch) * handler._inferred_steps)
+            return
+        iterators -= 1  # one more is made before the first epoch's
+    for _ in range(iterators - int(getattr(dataset, "iterators_made", iterators))):
+        iter(dataset)
+
+
+def go_on_as_told(model: Any) -> None:
+    """Lets the next `fit` begin where it is told to."""
+    if KERAS_3:
+        model._initial_epoch = None
+    else:
+        model._training_state = None
+
+
+class _InitialEpoch:
+    """What Keras 2 asks, once training has begun, for the epoch to begin with."""
+
+    def __init__(self, epoch: int) -> None:
+        self._epoch = epoch
+
+    def maybe_load_initial_counters_from_ckpt(self, *args: Any, **kwargs: Any) -> tuple[int, int]:
+        del args, kwargs
+        return self._epoch, 0
+
+
+def _dataset(arguments: Any) -> Any:
+    return arguments["epoch_iterator"]._distributed_dataset if KERAS_3 else arguments["data_handler"]._dataset
 
 
 def _fit_arguments() -> Any:

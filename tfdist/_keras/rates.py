@@ -25,19 +25,26 @@ def rate_variable(optimizer: Any) -> tf.Variable:
     Raises:
         ValueError: If the rate is a schedule, which only the optimizer steps on.
     """
-    inner = innermost(optimizer)
-    if not KERAS_3 and hasattr(inner, "_hyper"):
-        rate = inner.lr  # legacy; this makes the variable
-    else:
-        rate = getattr(inner, "_learning_rate", None)
-    if rate is None or not hasattr(unwrap(rate), "assign"):
+    if not has_number_as_rate(optimizer):
+        inner, rate = innermost(optimizer), _rate(optimizer)
         what = "no `learning_rate`" if rate is None else f"learning_rate={type(rate).__name__}"
         raise ValueError(
             "A callback can multiply a learning rate that is a number, not a schedule: the optimizer alone knows where a schedule "
             f"is. Give the optimizer a float, and the schedule as a callback, such as CosineAnnealing. Received: {what} of "
             f"{type(inner).__name__}."
         )
-    return unwrap(rate)
+    return unwrap(_rate(optimizer))
+
+
+def has_number_as_rate(optimizer: Any) -> bool:
+    """Whether the learning rate is a variable."""
+    return hasattr(unwrap(_rate(optimizer)), "assign")
+
+
+def _rate(optimizer: Any) -> Any:
+    inner = innermost(optimizer)
+    # A legacy optimizer makes the variable when it is asked.
+    return inner.lr if not KERAS_3 and hasattr(inner, "_hyper") else getattr(inner, "_learning_rate", None)
 
 
 def velocities(optimizer: Any) -> list[tf.Variable]:

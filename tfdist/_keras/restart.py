@@ -25,6 +25,7 @@ def moments(optimizer: Any) -> list[Any]:
         return [slot for slots in inner._slots.values() for slot in slots.values()]
     others = {id(unwrap(v)) for name in _KEPT for v in getattr(inner, name, None) or []}
     others |= {id(unwrap(getattr(inner, name, None))) for name in ("_iterations", "_learning_rate", "_current_learning_rate")}
+    others |= {id(unwrap(getattr(inner, name))) for name in getattr(inner, "number_names", ())}
     made = inner.variables
     found = [unwrap(variable) for variable in (made() if callable(made) else made)]
     return [variable for variable in found if id(variable) not in others and variable.dtype.is_floating]

@@ -57,9 +57,11 @@ class Slots:
         """The variable's place in the list that the optimizer was built with."""
         return int(self._get_variable_index(variable) if KERAS_3 else self._index_dict[self._var_key(variable)])
 
-    def add_number(self: Any, value: int, name: str) -> Any:
-        """Makes a variable of one whole number."""
+    def add_number(self: Any, value: int | float, name: str) -> Any:
+        """Makes a variable of one number that callbacks may change: int64, or float32 for a float."""
         constant = keras.initializers.Constant(value)
+        dtype = "float32" if isinstance(value, float) else "int64"
+        self.number_names = (*getattr(self, "number_names", ()), name)
         if KERAS_3:
-            return self.add_variable((), constant, "int64", "only_first_replica", name=name)
-        return self.add_variable((), tf.int64, constant, name)
+            return self.add_variable((), constant, dtype, "only_first_replica", name=name)
+        return self.add_variable((), tf.as_dtype(dtype), constant, name)

@@ -4,3 +4,4 @@ from tfdist.optimizers.dgc import DGC as DGC
 from tfdist.optimizers.global_clip import GlobalClip as GlobalClip
 from tfdist.optimizers.gradient_accumulation import GradientAccumulation as GradientAccumulation
 from tfdist.optimizers.lars import LARS as LARS
+from tfdist.optimizers.rmsprop_to_sgd import RMSpropToSGD as RMSpropToSGD

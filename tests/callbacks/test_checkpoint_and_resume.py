@@ -1,0 +1,286 @@
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.harness import launch_environ
+from tests.harness import Layout
+from tests.harness import on_ranks
+from tests.test_training import assert_equal_on_all_ranks
+from tests.test_training import mlp
+from tests.test_training import some_data
+from tfdist import HierarchicalStrategy
+from tfdist._keras import KERAS_3
+from tfdist.callbacks import BatchSizeRamp
+from tfdist.callbacks import checkpoint_file
+from tfdist.callbacks import CheckpointAndResume
+from tfdist.callbacks import CosineAnnealing
+from tfdist.callbacks import LearningRateWarmup
+from tfdist.callbacks import OptimizerRestart
+from tfdist.callbacks.checkpoint_file import Checkpoint
+from tfdist.data import rampable
+from tfdist.mixed_precision import LossScaleOptimizer
+from tfdist.optimizers import DGC
+from tfdist.optimizers import LARS
+
+
+class Noise(keras.callbacks.Callback):
+    """Draws from the global generators, and counts."""
+
+    def __init__(self):
+        super().__init__()
+        self.drawn = []
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.drawn.append(float(np.random.rand()))
+
+    def get_state(self):
+        return {"drawn": self.drawn}
+
+    def set_state(self, state):
+        self.drawn = list(state["drawn"])
+
+
+def sgd():
+    return keras.optimizers.SGD(0.1, momentum=0.9)
+
+
+def model_of(optimizer, strategy=None, dropout=False):
+    keras.utils.set_random_seed(1)
+    with (strategy or HierarchicalStrategy()).scope():
+        model = mlp()
+        if dropout:
+            model = keras.Sequential([keras.Input((6,)), keras.layers.Dropout(0.3), *model.layers])
+        model.compile(optimizer(), "mse", metrics=["mae"])
+    return model
+
+
+def run(folder, epochs, *others, optimizer=sgd, data=None, strategy=None, **kwargs):
+    """What one start of a script does: a new model, trained from whatever is in the folder."""
+    model = model_of(optimizer, strategy, **kwargs)
+    x = data() if data else {"x": some_data()[0], "y": some_data()[1], "batch_size": 12, "shuffle": False}
+    history = model.fit(**x, epochs=epochs, verbose=0, callbacks=[CheckpointAndResume(folder), *others])
+    return model, history
+
+
+def assert_same_weights(first, second):
+    for mine, other in zip(first.get_weights(), second.get_weights(), strict=True):
+        np.testing.assert_array_equal(mine, other)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        sgd,
+        lambda: keras.optimizers.Adam(0.01),
+        lambda: LossScaleOptimizer(LARS(0.5, trust_coefficient=0.05), dynamic_growth_steps=5),
+        lambda: DGC(0.1, sparsity=0.5, rampup=(), dense_below=10),
+    ],
+    ids=["SGD", "Adam", "LossScaleOptimizer(LARS)", "DGC"],
+)
+def test_a_run_in_parts_is_one_run(optimizer, tmp_path):
+    whole, _ = run(tmp_path / "whole", 6, Noise(), optimizer=optimizer)
+    for epochs in (2, 3, 6):
+        np.random.seed(epochs)  # another process, whose generators are elsewhere
+        noise = Noise()
+        parts, history = run(tmp_path / "parts", epochs, noise, optimizer=optimizer)
+    assert history.epoch == [3, 4, 5]
+    assert_same_weights(parts, whole)
+    assert len(noise.drawn) == 6
+    assert len(set(noise.drawn)) == 6
+    assert len(checkpoint_file.files(tmp_path / "parts")) == 2
+
+
+def shuffled():
+    dataset = tf.data.Dataset.from_tensor_slices(some_data()).shuffle(48, seed=5).batch(12)
+    return {"x": dataset, "shuffle": False}
+
+
+def shuffled_arrays():
+    x, y = some_data()
+    return {"x": x, "y": y, "batch_size": 12, "shuffle": True}
+
+
+def growing():
+    return {"x": rampable(tf.data.Dataset.from_tensor_slices(some_data()).shuffle(48, seed=5), 4), "shuffle": False}
+
+
+@pytest.mark.parametrize("data", [shuffled, shuffled_arrays])
+def test_the_order_of_rows_goes_on(data, tmp_path):
+    whole, _ = run(tmp_path / "whole", 5, data=data)
+    run(tmp_path / "parts", 2, data=data)
+    parts, _ = run(tmp_path / "parts", 5, data=data)
+    assert_same_weights(parts, whole)
+    other, _ = run(tmp_path / "other", 5)
+    assert any((mine != theirs).any() for mine, theirs in zip(other.get_weights(), whole.get_weights(), strict=True))
+
+
+def all_callbacks():
+    stop = keras.callbacks.EarlyStopping("loss", patience=50)
+    plateau = keras.callbacks.ReduceLROnPlateau("loss", factor=0.9, patience=1, min_delta=1.0)
+    ramp = BatchSizeRamp("plateau", monitor="learning_rate", patience=2, factor=1.5, max_batch_size=9)
+    return [
+        LearningRateWarmup(2),
+        CosineAnnealing(T_0=7),
+        ramp,
+        OptimizerRestart(monitor="loss", patience=2),
+        plateau,
+        stop,
+        Noise(),
+    ]
+
+
+def test_callbacks_go_on(tmp_path):
+    whole, whole_history = run(tmp_path / "whole", 7, *all_callbacks(), data=growing)
+    histories = []
+    for epochs in (3, 4, 7):
+        parts, history = run(tmp_path / "parts", epochs, *all_callbacks(), data=growing)
+        histories.append(history.history)
+    assert_same_weights(parts, whole)
+    for name, values in whole_history.history.items():
+        assert [value for history in histories for value in history[name]] == values, name
+    assert whole_history.history["batch_size"][-1] > 4
+
+
+@pytest.mark.skipif(not KERAS_3, reason="Keras 2's dropout draws from its operations' state")
+def test_random_layers_go_on(tmp_path):
+    whole, _ = run(tmp_path / "whole", 4, dropout=True)
+    run(tmp_path / "parts", 2, dropout=True)
+    assert_same_weights(run(tmp_path / "parts", 4, dropout=True)[0], whole)
+
+
+def test_a_damaged_file_is_named_and_the_one_before_is_used(tmp_path, caplog):
+    whole, _ = run(tmp_path / "whole", 4)
+    run(tmp_path / "parts", 3)
+    older, newer = checkpoint_file.files(tmp_path / "parts")
+    newer.write_bytes(newer.read_bytes()[:-100])
+    (tmp_path / "parts" / "epoch-000009.tmp").write_bytes(b"half a file")
+    parts, history = run(tmp_path / "parts", 4)
+    assert history.epoch == [2, 3]
+    assert "epoch-000003.tfdist is damaged" in caplog.text
+    assert_same_weights(parts, whole)
+    for path in checkpoint_file.files(tmp_path / "parts"):
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(bytes(data))
+    before = {path: path.read_bytes() for path in (tmp_path / "parts").iterdir()}
+    with pytest.raises(
+        ValueError, match=r"No checkpoint in this folder is whole.* Received: .*parts with epoch-000004.tfdist, epoch"
+    ):
+        run(tmp_path / "parts", 5)
+    assert before == {path: path.read_bytes() for path in (tmp_path / "parts").iterdir()}
+    assert older not in before
+
+
+def test_what_belongs_to_another_model_is_refused(tmp_path):
+    run(tmp_path, 1)
+    with pytest.raises(ValueError, match="another model or optimizer.* Received: .*, SGD in the file, Adam here"):
+        run(tmp_path, 2, optimizer=lambda: keras.optimizers.Adam(0.1))
+    with HierarchicalStrategy().scope():
+        model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
+        model.compile(sgd(), "mse")
+    with pytest.raises(ValueError, match=r"kernel \(6, 8\) in the file, kernel \(6, 1\) here"):
+        model.fit(*some_data(), verbose=0, callbacks=[CheckpointAndResume(tmp_path)])
+    path, checkpoint = checkpoint_file.newest(tmp_path)
+    path.write_bytes(checkpoint_file.pack(Checkpoint({**checkpoint.about, "format": 99}, checkpoint.arrays)))
+    with pytest.raises(ValueError, match="another version of tfdist.* format 99; this one reads 1"):
+        run(tmp_path, 2)
+
+
+def test_a_callback_that_does_not_take_part_is_named_once(tmp_path):
+    class Forgetful(keras.callbacks.Callback):
+        def __init__(self):
+            super().__init__()
+            self.count = 0
+
+    with pytest.warns(UserWarning, match=r"does not hold: Forgetful. Give them `get_state\(\)`") as caught:
+        run(tmp_path, 3, Forgetful(), Noise())
+    assert len(caught) == 1
+
+
+def test_every_epochs_and_wrong_arguments(tmp_path):
+    x, y = some_data()
+    model_of(sgd).fit(x, y, epochs=5, verbose=0, callbacks=[CheckpointAndResume(tmp_path, every_epochs=2, keep=9)])
+    assert [path.name for path in checkpoint_file.files(tmp_path)] == [f"epoch-00000{n}.tfdist" for n in (2, 4, 5)]
+    with pytest.raises(ValueError, match="Received: every_epochs=0"):
+        CheckpointAndResume(tmp_path, every_epochs=0)
+    with pytest.raises(ValueError, match="Received: keep=0"):
+        CheckpointAndResume(tmp_path, keep=0)
+
+
+def shared_folder(strategy, name):
+    """A folder that all ranks know."""
+    return pathlib.Path(os.getcwd()) / name
+
+
+@on_ranks(Layout(1, 2), Layout(2, 2, "mpi"), Layout(2, 1, "horovod"))
+def test_on_ranks():
+    strategy = HierarchicalStrategy()
+    for name, optimizer in {"sgd": sgd, "dgc": lambda: DGC(0.1, sparsity=0.6, rampup=(), dense_below=10)}.items():
+        whole, _ = run(shared_folder(strategy, f"{name}-whole"), 4, Noise(), optimizer=optimizer, data=shuffled, strategy=strategy)
+        run(shared_folder(strategy, f"{name}-parts"), 2, Noise(), optimizer=optimizer, data=shuffled, strategy=strategy)
+        np.random.seed(strategy.rank)
+        parts, _ = run(shared_folder(strategy, f"{name}-parts"), 4, Noise(), optimizer=optimizer, data=shuffled, strategy=strategy)
+        assert_same_weights(parts, whole)
+        assert_equal_on_all_ranks(strategy, parts.get_weights())
+    # A file of three ranks: what two of them had for themselves goes to one.
+    if strategy.size == 2:
+        kernel = parts.trainable_variables[0]
+        total = strategy.extended.gather_rows(parts.optimizer.slot("residual", kernel).numpy()).sum(0)
+        folder = shared_folder(strategy, "dgc-parts")
+        if strategy.is_chief:
+            path, checkpoint = checkpoint_file.newest(folder)
+            arrays = {
+                name: np.concatenate([rows, rows[:1] * 0 + 1.0]) if name.startswith("own") else rows
+                for name, rows in checkpoint.arrays.items()
+            }
+            path.write_bytes(checkpoint_file.pack(Checkpoint(checkpoint.about, arrays)))
+        again, _ = run(folder, 4, Noise(), optimizer=optimizer, data=shuffled, strategy=strategy)
+        kept = strategy.extended.gather_rows(again.optimizer.slot("residual", again.trainable_variables[0]).numpy())
+        np.testing.assert_allclose(kept.sum(0), total + 1.0, rtol=1e-6)
+
+
+SCRIPT = """
+import sys
+from tests.callbacks.test_checkpoint_and_resume import Noise, run, shuffled
+import keras, numpy as np, time
+
+class Slow(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        print("batch", flush=True)
+        time.sleep(0.02)
+
+model, _ = run(sys.argv[1], 6, Noise(), Slow(), data=shuffled)
+np.savez(sys.argv[2], *model.get_weights())
+"""
+
+
+def test_killed_at_any_moment(tmp_path):
+    """SIGKILL at moments that differ from start to start, until a start comes to its end."""
+    script, rng = tmp_path / "script.py", np.random.default_rng()
+    script.write_text(SCRIPT)
+
+    def start(name, batches=10**6):
+        command = [sys.executable, str(script), str(tmp_path / name), str(tmp_path / f"{name}.npz")]
+        with subprocess.Popen(command, env=launch_environ(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+            seen = 0
+            while seen < batches and process.stdout.readline():
+                seen += 1
+            if seen == batches:
+                time.sleep(rng.uniform(0, 0.05))
+                process.send_signal(signal.SIGKILL)
+            return process.wait()
+
+    assert start("whole") == 0
+    assert [start("killed", batches) for batches in (3, 9, 14)] == [-signal.SIGKILL] * 3
+    assert start("killed") == 0
+    with np.load(tmp_path / "whole.npz") as whole, np.load(tmp_path / "killed.npz") as killed:
+        for name in whole.files:
+            np.testing.assert_array_equal(killed[name], whole[name])
