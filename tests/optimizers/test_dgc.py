@@ -15,6 +15,7 @@ from tfdist import HierarchicalStrategy
 from tfdist._extended import ranks_of
 from tfdist._keras import unwrap
 from tfdist.optimizers import DGC
+from tfdist.optimizers import dgc
 
 SHAPE = (20, 30)
 
@@ -117,6 +118,15 @@ def test_small_variables_and_those_of_one_dimension_are_dense():
     changed = [float(np.mean(v.numpy() != 0)) for v in variables]
     assert changed[0] < 0.14
     assert changed[1:] == [1, 1]
+
+
+def test_the_sample_moves_with_the_steps(monkeypatch):
+    offsets, plain = [], dgc.select
+    monkeypatch.setattr(dgc, "select", lambda *arguments: offsets.append(int(arguments[-1])) or plain(*arguments))
+    w, optimizer = tf.Variable(tf.zeros(SHAPE)), make()
+    for gradient in gradients_of(7, 3):
+        apply(optimizer, [gradient], [w])
+    assert offsets == [0, 1, 2]
 
 
 def test_the_ramp():
