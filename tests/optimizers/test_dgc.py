@@ -120,6 +120,15 @@ def test_small_variables_and_those_of_one_dimension_are_dense():
     assert changed[1:] == [1, 1]
 
 
+def test_what_is_not_finite_is_sent_and_not_kept():
+    w, optimizer = tf.Variable(tf.zeros(SHAPE)), make(momentum=0.0)
+    gradient = gradients_of(8, 1)[0].numpy()
+    gradient[3, 4], gradient[5, 6] = np.inf, np.nan
+    apply(optimizer, [tf.constant(gradient)], [w])
+    assert np.isfinite(kept(optimizer, w)).all()
+    assert not np.isfinite(w.numpy()[[3, 5], [4, 6]]).any()
+
+
 def test_the_sample_moves_with_the_steps(monkeypatch):
     offsets, plain = [], dgc.select
     monkeypatch.setattr(dgc, "select", lambda *arguments: offsets.append(int(arguments[-1])) or plain(*arguments))
