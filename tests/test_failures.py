@@ -159,7 +159,7 @@ def rank_0_evaluates_alone():
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (rank_1_raises, r"rank 1 left \(ValueError: boom\); rank 0 was about to: fit: train_step|Rank 1 failed"),
+        (rank_1_raises, r"rank 1 left \(ValueError: boom\); rank 0 was about to: fit: (train|run)_step|Rank 1 failed"),
         (rank_1_is_killed, r"Rank 1 was killed by signal 9"),
         (rank_1_exits, r"Rank 1 exited with code 3"),
         (rank_1_stops_training, r"rank 1 left \(its script ended\); rank 0 was about to: .*fit"),
