@@ -37,6 +37,7 @@ bench: .venv/ready ## Run all benchmarks, about 50 minutes; those between test h
 	.venv/bin/python benchmarks/overlap.py
 	.venv/bin/python benchmarks/optimizer_steps.py
 	.venv/bin/python benchmarks/dgc.py
+	.venv/bin/python benchmarks/callbacks_cost.py
 
 .venv/ready: setup.cfg docker/horovod_wheel.sh tools/environment.sh
 	./tools/environment.sh $(PYTHON) .venv $(TENSORFLOW),dev
