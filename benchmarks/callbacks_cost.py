@@ -14,10 +14,10 @@ import time
 import common
 import keras
 import numpy as np
-import tensorflow as tf
 
 import tfdist
 from tfdist import callbacks
+from tfdist.optimizers import GradientAccumulation
 
 REPEATS = 9
 STEPS, BATCH, WIDTH, INPUTS = 60, 128, 1150, 8
@@ -33,10 +33,8 @@ def main() -> None:
     for repeat in range(REPEATS + 1):
         for side in sorted(sides, reverse=bool(repeat % 2)):
             timer = EpochTimer()
-            rows = tf.data.Dataset.from_tensor_slices((x, y))
-            # Without BatchSizeRamp, Keras would not know the steps of a dataset whose batches may change.
-            data = tfdist.data.rampable(rows, BATCH) if side == "callbacks" else rows.batch(BATCH)
-            models[side].fit(data.prefetch(2), epochs=2, shuffle=False, verbose=0, callbacks=[*sides[side](), timer])
+            callbacks_of_side = [*sides[side](), timer]
+            models[side].fit(x, y, batch_size=BATCH, epochs=2, shuffle=False, verbose=0, callbacks=callbacks_of_side)
             if repeat:
                 step_ms[side].append(1000 * timer.times_s[-1] / STEPS)
     medians_ms = {side: statistics.median(times) for side, times in step_ms.items()}
@@ -70,7 +68,7 @@ def make_callbacks() -> list[keras.callbacks.Callback]:
         callbacks.PolynomialDecay(epochs=9),
         callbacks.CyclicalLearningRate(0.5),
         callbacks.StepDecay({FAR: 0.1}),
-        callbacks.BatchSizeRamp({FAR: 2}),
+        callbacks.BatchSizeRamp({FAR: 2}, mode="accumulate"),
         callbacks.OptimizerRestart(epochs=[FAR]),
         callbacks.StepTime(),
     ]
@@ -80,7 +78,7 @@ def build_model(strategy: tfdist.HierarchicalStrategy) -> keras.Model:
     with strategy.scope():
         hidden = [keras.layers.Dense(WIDTH, activation="relu") for _ in range(5)]
         model = keras.Sequential([keras.Input((INPUTS,)), *hidden, keras.layers.Dense(1)])
-        model.compile(keras.optimizers.SGD(1e-6, momentum=0.9), "mse")
+        model.compile(GradientAccumulation(keras.optimizers.SGD(1e-6, momentum=0.9), 1), "mse")
     return model
 
 
