@@ -94,6 +94,30 @@ def a_skipped_step_leaves_what_is_kept_as_it_was(strategy):
         assert model.optimizer.scale == 2.0**14
 
 
+class MeanOfRows(keras.layers.Layer):
+    """Adds a part of the rows' mean, which is NaN where there are none, and so is the gradient of the part."""
+
+    def build(self, shape):
+        self.part = self.add_weight(name="part", shape=(), initializer="ones")
+
+    def call(self, x):
+        return x + self.part * tf.reduce_mean(x, 0)
+
+
+@check
+def a_replica_without_rows_is_no_reason_to_skip(strategy):
+    """The gradients that are kept for a later sum must be free of its NaN."""
+    x = np.random.default_rng(0).normal(size=(17, 4)).astype("float32")
+    for inner in (lambda: GradientAccumulation(sgd(), 2), lambda: DGC(0.1, sparsity=0.6, rampup=(), dense_below=0)):
+        with strategy.scope():
+            layers = [keras.layers.Dense(3), MeanOfRows(), keras.layers.Dense(1)]
+            model = keras.Sequential([keras.Input((4,)), *layers])
+            model.compile(LossScaleOptimizer(inner(), dynamic_growth_steps=100), lambda t, p: tf.reduce_mean(tf.square(t - p)))
+        model.fit(x, x.sum(1, keepdims=True), batch_size=16, epochs=2, shuffle=False, verbose=0)  # the second batch has one row
+        assert model.optimizer.scale == 2.0**15
+        assert all(np.isfinite(weight).all() for weight in model.get_weights())
+
+
 @check
 def what_compile_puts_around_an_optimizer_is_made_right(strategy):
     mixed_precision.set_global_policy("mixed_float16")

@@ -108,8 +108,6 @@ class LossScaleOptimizer(_keras.BaseLossScaleOptimizer):
 
     def scaled_step(self, gradients: list[Any], variables: list[Any], *, summed: bool) -> None:
         local = _keras.wants_local(self.inner_optimizer) and not summed
-        if local:
-            gradients = _keras.without_empty(gradients)
         values = gradients if local or summed else _keras.sum_gradients(gradients)
         flag = _keras.sum_gradients([1.0 - _finite(gradients)])[0] if local else tf.zeros([])
 

@@ -3,11 +3,13 @@ import itertools
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.test_training import mlp
 from tests.test_training import some_data
+from tfdist._keras import forget
 from tfdist.callbacks import LearningRateWarmup
 from tfdist.callbacks import OptimizerHandover
 from tfdist.callbacks import OptimizerRestart
@@ -58,6 +60,14 @@ def test_the_share_of_each_step():
         np.testing.assert_allclose(history["sgd_share"], expected[3::4], rtol=1e-6)
     resumed, _ = fit(RMSpropToSGD(0.1), [OptimizerHandover(2, 2)], initial_epoch=3)
     np.testing.assert_allclose(resumed, expected[12:], rtol=1e-6)
+
+
+def test_the_share_is_not_what_a_restart_forgets():
+    optimizer = RMSpropToSGD(0.1)
+    optimizer.build([tf.Variable(1.0)])
+    optimizer.sgd_share.assign(0.5)
+    assert forget(optimizer, tf.distribute.get_strategy(), None, ())
+    assert float(optimizer.sgd_share.numpy()) == 0.5
 
 
 def test_it_ends_as_momentum_sgd():

@@ -2,7 +2,6 @@
 
 from tfdist._keras.accumulation import accumulate as accumulate
 from tfdist._keras.accumulation import correct_under as correct_under
-from tfdist._keras.accumulation import without_empty as without_empty
 from tfdist._keras.adoption import adopt as adopt
 from tfdist._keras.calls import all_variables as all_variables
 from tfdist._keras.calls import Call as Call

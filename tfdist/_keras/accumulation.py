@@ -43,10 +43,10 @@ def accumulate(
         each = distribution.extended.call_for_each_replica
         tf.cond(is_last, lambda: _nothing(each(finish, args=(values, batches))), lambda: _nothing(each(add, args=(values,))))
 
-    tf.distribute.get_replica_context().merge_call(choose, args=(without_empty(gradients),))
+    tf.distribute.get_replica_context().merge_call(choose, args=(_without_empty(gradients),))
 
 
-def without_empty(gradients: list[Any]) -> list[Any]:
+def _without_empty(gradients: list[Any]) -> list[Any]:
     """What a replica computed, or 0 if it had no rows, from which some layers make NaN; called in each replica."""
 
     def clean(distribution: Any, values: list[Any]) -> list[Any]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tfdist._keras.calls import first_copy
 from tfdist._keras.calls import KERAS_3
 from tfdist._keras.calls import unwrap
 from tfdist._keras.rates import has_number_as_rate
@@ -30,11 +31,10 @@ def training_state(model: Any, ranks: Any) -> dict[str, np.ndarray]:
     """
     arrays = {}
     for index, variable in enumerate(_variables(model)):
-        value = np.asarray(variable.numpy() if hasattr(variable, "numpy") else variable.read_value().numpy())
         if getattr(variable, "tfdist_of_rank", False):
-            arrays[f"own{index}"] = ranks.gather_rows(_first(variable).numpy())
+            arrays[f"own{index}"] = ranks.gather_rows(first_copy(variable).numpy())
         else:
-            arrays[f"v{index}"] = value
+            arrays[f"v{index}"] = np.asarray(variable.numpy() if hasattr(variable, "numpy") else variable.read_value().numpy())
     return {**arrays, "random": ranks.gather_rows(_random_state())}
 
 
@@ -84,10 +84,6 @@ def _keras_variables(model: Any) -> list[Any]:
     metrics = {id(variable) for variable in model.metrics_variables}
     # Those that are no weights are the states of random layers.
     return [variable for variable in model.variables if id(variable) not in metrics]
-
-
-def _first(variable: Any) -> Any:
-    return variable.values[0] if hasattr(variable, "values") else variable
 
 
 def _random_state() -> np.ndarray:
