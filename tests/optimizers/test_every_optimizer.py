@@ -17,7 +17,6 @@ from tests.test_training import some_data
 from tests.test_training import train
 from tfdist import HierarchicalStrategy
 from tfdist import mixed_precision
-from tfdist._keras import KERAS_3
 from tfdist.mixed_precision import LossScaleOptimizer
 from tfdist.optimizers import DGC
 from tfdist.optimizers import GlobalClip
@@ -128,7 +127,6 @@ def test_a_rate_that_follows_a_schedule(name):
     assert float(keras.optimizers.schedules.deserialize(scheduled.get_config()["learning_rate"])(2)) == pytest.approx(0.1)
 
 
-@pytest.mark.skipif(not KERAS_3, reason="Keras 2 does not remember where an optimizer was made")
 def test_an_optimizer_that_has_trained_elsewhere_is_refused():
     optimizer, strategy = sgd(), HierarchicalStrategy()
     apply(optimizer, some_gradients(some_variables(), 0), some_variables())

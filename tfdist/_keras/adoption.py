@@ -8,10 +8,10 @@ from tfdist._keras.calls import KERAS_3
 
 
 def adopt(optimizer: Any, strategy: Any) -> None:
-    """Lets a Keras 3 optimizer, and those inside it, be used under a strategy in whose scope they were not made.
+    """Lets an optimizer, and those inside it, be used under a strategy in whose scope they were not made.
 
-    Keras 3 remembers where an optimizer was made, and TensorFlow refuses it elsewhere; a user who gives one to `compile` in the
-    scope means it for the strategy.
+    Keras remembers where an optimizer was made, and TensorFlow refuses it elsewhere (Keras 2 only if it keeps an average of the
+    weights); a user who gives one to `compile` in the scope means it for the strategy.
 
     Args:
         optimizer: Any optimizer, or None.
@@ -20,19 +20,20 @@ def adopt(optimizer: Any, strategy: Any) -> None:
     Raises:
         ValueError: If it has been built: its slots are on other devices.
     """
-    while KERAS_3 and optimizer is not None:
+    while optimizer is not None:
         if getattr(optimizer, "_distribution_strategy", strategy) is not strategy:
             _move(optimizer, strategy)
         optimizer = getattr(optimizer, "inner_optimizer", None)
 
 
 def _move(optimizer: Any, strategy: Any) -> None:
-    if optimizer.built:
+    if optimizer.built if KERAS_3 else getattr(optimizer, "_built", False):
         raise ValueError(
             "An optimizer that has trained outside of the strategy's scope keeps its slots there. Make a new one for this "
             f"strategy. Received: {type(optimizer).__name__}, built elsewhere."
         )
-    with strategy.scope():
-        for variable in optimizer._variables:
-            variable._initialize(variable.numpy())
+    if KERAS_3:
+        with strategy.scope():
+            for variable in optimizer._variables:
+                variable._initialize(variable.numpy())
     optimizer._distribution_strategy = strategy
