@@ -14,6 +14,7 @@ from tfdist.callbacks.rate_factor import RateFactor
 from tfdist.callbacks.step_decay import StepDecay
 
 _MODES = ("data", "accumulate")
+_MEASURED = ("plateau", "noise_scale")
 
 
 class BatchSizeRamp(RateFactor):
@@ -33,11 +34,12 @@ class BatchSizeRamp(RateFactor):
     Args:
         schedule: `{epoch: q}`: the batch is multiplied by q, 1 or more, at these epochs; or a callback of this package that would
             cut the rate, such as `StepDecay({30: 0.2})` (do not give it to `fit` as well); or "plateau": multiplied by `factor`
-            when `monitor` has not fallen for `patience` epochs.
+            when `monitor` has not fallen for `patience` epochs; or "noise_scale": raised to what `NoiseScaleMonitor`, before this one
+            in the list, has measured in the epoch, by at most `factor` at once.
         mode: "data" or "accumulate". Defaults to `"data"`.
         max_batch_size: The largest batch of an update. Defaults to `None`: none; the data must allow it.
         max_step_batch_size: The largest batch of a step, by what memory holds, for "data". Defaults to `None`: none.
-        factor: q of "plateau", above 1. Defaults to 2.
+        factor: q of "plateau" and the most of "noise_scale", above 1. Defaults to 2.
         patience: Epochs, 1 or more, of "plateau". Defaults to 3.
         monitor: What "plateau" looks at in the logs. Defaults to `"loss"`.
         momentum_correction: See `RateFactor`. Defaults to `True`.
@@ -145,6 +147,13 @@ class BatchSizeRamp(RateFactor):
     def _measure(self, logs: dict[str, Any]) -> None:
         if self.schedule == "plateau" and self._plateau.is_reached(logs):
             self._grown *= self.growth
+        if self.schedule == "noise_scale" and self._control is not None:
+            if "noise_scale" not in logs:
+                raise ValueError(
+                    '`BatchSizeRamp("noise_scale")` reads what NoiseScaleMonitor writes: put one before it in `callbacks`. Received: '
+                    f"logs of {sorted(logs)}."
+                )
+            self._grown = grown_to(logs["noise_scale"] / self._control.first_rows, self._grown, self.growth)
 
     def _apply(self, epoch: int) -> None:
         """Sets the batch of an epoch that is about to begin."""
@@ -158,13 +167,23 @@ class BatchSizeRamp(RateFactor):
         self._control.set(round(rows))
 
 
+def grown_to(wanted: float, grown: float, most: float) -> float:
+    """How many times the first batch the next one is, which grows by `most` at once, and does not shrink.
+
+    Example:
+        >>> [grown_to(wanted, grown=2.0, most=2.0) for wanted in (1.0, 3.0, 9.0, float("nan"))]
+        [2.0, 3.0, 4.0, 2.0]
+    """
+    return min(wanted, grown * most) if wanted > grown else grown
+
+
 def _decay_of(schedule: Any) -> RateFactor | None:
     """The schedule as one of the learning rate; None if it is measured."""
     if isinstance(schedule, RateFactor):
         return schedule
     if isinstance(schedule, str):
-        if schedule != "plateau":
-            raise ValueError(f'`schedule` must be "plateau", a dictionary or a callback. Received: schedule={schedule!r}.')
+        if schedule not in _MEASURED:
+            raise ValueError(f"`schedule` must be one of {list(_MEASURED)}, a dictionary or a callback. Received: {schedule=}.")
         return None
     factors = check_epoch_factors("schedule", schedule, lambda q: q >= 1, "a number of 1 or more: the batch does not shrink")
     return StepDecay({epoch: 1 / factor for epoch, factor in factors.items()})

@@ -16,7 +16,7 @@ import statistics
 
 from images import load_images
 
-BASE_BATCH, BASE_RATE = 64, 0.05
+BASE_BATCH, BASE_RATE = 64, 0.01
 DROPS = {20: 0.1, 27: 0.1}
 
 

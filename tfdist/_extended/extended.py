@@ -38,6 +38,7 @@ from tfdist._extended.gradients import zero_without_rows
 from tfdist._extended.inputs import FunctionDataset
 from tfdist._extended.inputs import RankDataset
 from tfdist._extended.new_variables import NewVariables
+from tfdist._extended.noise_scale import NoiseScaleMeter
 from tfdist._extended.step import Step
 from tfdist._extended.variables import OnReadVariable
 from tfdist._extended.variables import OUR_CLASSES
@@ -59,6 +60,7 @@ class HierarchicalExtended(mirrored_strategy.MirroredExtended):
         self._executor = executor
         self._rank, self._size = rank, size
         self._step: Step | None = None
+        self.noise_scale_meter: NoiseScaleMeter | None = None
         self._new_variables = NewVariables(executor, size)
         self._kept_by_model: weakref.WeakKeyDictionary[Any, dict[int, dict[Any, Kept]]] = weakref.WeakKeyDictionary()
         self._kept_outside: dict[int, dict[Any, Kept]] = {}
@@ -153,7 +155,8 @@ class HierarchicalExtended(mirrored_strategy.MirroredExtended):
         total = tf.add_n(counts) if known else tf.constant(0, tf.int64)
         if self._size > 1:
             total = self._executor.meet(step.describe, total)
-        elif known and _equal_and_static(counts):
+        step.rows = total if known else None
+        if self._size == 1 and known and _equal_and_static(counts):
             return None
         replicas = len(self._devices) * self._size
         return [BatchPart.make(replicas, count, total) for count in counts] if known else None
@@ -182,7 +185,7 @@ class HierarchicalExtended(mirrored_strategy.MirroredExtended):
 
     def _batch_reduce_to(self, reduce_op: Any, value_destination_pairs: Any, options: Any) -> Any:
         del options
-        totals = self._sum([self._copies(value) for value, _ in value_destination_pairs], self._kept())
+        totals = self._sum_in_step([self._copies(value) for value, _ in value_destination_pairs])
         if reduce_op == reduce_util.ReduceOp.MEAN:
             totals = [scale(total, 1 / (len(self._devices) * self._size)) for total in totals]
         return [
@@ -230,6 +233,16 @@ class HierarchicalExtended(mirrored_strategy.MirroredExtended):
         call = _keras.current_call()
         of_model = self._kept_by_model.setdefault(call.model, {}) if call else self._kept_outside
         return of_model.setdefault(self._step.number_of_sums, {})
+
+    def _sum_in_step(self, local: list[list[Any]]) -> list[Any]:
+        """Sums what may be gradients, which are then measured if a callback wants it."""
+        step, meter = self._step, self.noise_scale_meter
+        if step is None or step.rows is None or meter is None or not meter.is_for(local):
+            return self._sum(local, self._kept())
+        measured = meter.measure(local, step.parts, len(self._devices) * self._size)
+        *totals, sums = self._sum([*local, measured], self._kept())
+        meter.learn(totals, sums, step.rows)
+        return totals
 
     def _sum(self, local: list[list[Any]], kept: dict[Any, Kept] | None = None) -> list[Any]:
         """Sums over devices and ranks: dense tensors in buckets, slices by gathering them, with each row of a variable once."""

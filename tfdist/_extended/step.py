@@ -17,6 +17,7 @@ class Step:
         self._sums: list[str] = []
         self.number_of_sums = 0
         self.parts: list[BatchPart] | None = None
+        self.rows: Any = None
         self.is_clean = False
         self.written: dict[int, Any] = {}
 

@@ -1,0 +1,73 @@
+"""Something done to the sums of gradients, just before an optimizer's step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist._keras.calls import KERAS_3
+from tfdist._keras.calls import unwrap
+from tfdist._keras.rates import innermost
+from tfdist._keras.wrapper import is_given_sums
+
+_STEP_METHOD = "_backend_update_step" if KERAS_3 else "_internal_apply_gradients"
+
+
+def hook_gradients(optimizer: Any, noise: Callable[[int, Any, Any], Any]) -> None:
+    """Lets an optimizer add something to each sum of gradients, after clipping; called before its step is traced.
+
+    Args:
+        optimizer: Any optimizer; what is added goes to the innermost one.
+        noise: What is added, given the variable's place, the gradient, and the steps before this one; the same on all replicas.
+
+    Raises:
+        ValueError: If the optimizer is one of Keras's legacy ones.
+    """
+    inner = innermost(optimizer)
+    if not hasattr(inner, _STEP_METHOD):
+        raise ValueError(f"A legacy optimizer cannot be given noise; use one of keras.optimizers. Received: {type(inner).__name__}.")
+    original = getattr(inner, _STEP_METHOD)
+
+    def add(gradients: Any) -> list[Any]:
+        share = _share_of_replica(inner)
+        step = unwrap(inner.iterations)
+        return [_add(gradient, share, noise(index, gradient, step)) for index, gradient in enumerate(gradients)]
+
+    if KERAS_3:
+
+        def step(grads: Any, trainable_variables: Any, learning_rate: Any) -> Any:
+            return original(add(grads), trainable_variables, learning_rate)
+    else:
+
+        def step(grads_and_vars: Any) -> Any:  # type: ignore[misc]
+            gradients, variables = zip(*grads_and_vars, strict=True)
+            return original(list(zip(add(gradients), variables, strict=True)))
+
+    object.__setattr__(inner, _STEP_METHOD, step)
+
+
+def unhook_gradients(optimizer: Any) -> None:
+    """Takes back what `hook_gradients` did."""
+    vars(innermost(optimizer)).pop(_STEP_METHOD, None)
+
+
+def is_hooked(optimizer: Any) -> bool:
+    """Whether `hook_gradients` was called for this optimizer."""
+    return _STEP_METHOD in vars(innermost(optimizer))
+
+
+def trace_again(model: Any) -> None:
+    """Lets the `fit` that is running trace its step anew."""
+    model.make_train_function(force=True)
+
+
+def _share_of_replica(optimizer: Any) -> Any:
+    """What part of a sum one replica must add: Keras 3 and optimizers that sum themselves have not summed yet."""
+    summed = is_given_sums(optimizer) if KERAS_3 else not getattr(optimizer, "wants_local", False)
+    return 1.0 if summed else 1.0 / tf.distribute.get_strategy().num_replicas_in_sync
+
+
+def _add(gradient: Any, share: Any, noise: Any) -> Any:
+    return tf.convert_to_tensor(gradient) + noise * share
