@@ -11,5 +11,6 @@ from tfdist.callbacks.noise_scale_monitor import NoiseScaleMonitor as NoiseScale
 from tfdist.callbacks.optimizer_handover import OptimizerHandover as OptimizerHandover
 from tfdist.callbacks.optimizer_restart import OptimizerRestart as OptimizerRestart
 from tfdist.callbacks.polynomial_decay import PolynomialDecay as PolynomialDecay
+from tfdist.callbacks.rollback_on_divergence import RollbackOnDivergence as RollbackOnDivergence
 from tfdist.callbacks.step_decay import StepDecay as StepDecay
 from tfdist.callbacks.step_time import StepTime as StepTime

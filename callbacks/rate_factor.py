@@ -40,6 +40,11 @@ class RateFactor(keras.callbacks.Callback, abc.ABC):
         self._product: RateProduct | None = None
         self._epoch = 0
 
+    @property
+    def has_product(self) -> bool:
+        """Whether this callback has a factor of a running `fit`."""
+        return self._product is not None
+
     @abc.abstractmethod
     def factor(self, epoch: float) -> float:
         """The factor at a place in training."""

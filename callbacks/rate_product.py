@@ -115,7 +115,8 @@ class RateProduct:
     def set_state(self, state: dict[str, Any]) -> None:
         """Goes on from what `get_state` returned."""
         self._in_velocities = state.get("in_velocities")
-        self._base = self._read()
+        if self._place is None:
+            self._base = self._read()
 
     def _position(self, epoch: int, batch: int) -> float:
         """Where the next update is, in epochs: that of the first batch of those whose gradients it adds up."""

@@ -93,6 +93,7 @@ def test_a_run_in_parts_is_one_run(optimizer, tmp_path):
         parts, history = run(tmp_path / "parts", epochs, noise, optimizer=optimizer)
     assert history.epoch == [3, 4, 5]
     assert_same_weights(parts, whole)
+    assert getattr(parts.optimizer, "scale", 1) == getattr(whole.optimizer, "scale", 1)
     assert len(noise.drawn) == 6
     assert len(set(noise.drawn)) == 6
     assert len(checkpoint_file.files(tmp_path / "parts")) == 2

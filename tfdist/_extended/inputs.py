@@ -90,6 +90,14 @@ class RankIterator(tf.__internal__.CompositeTensor, distribute.DistributedIterat
         # tf.cond traces `filled` first.
         return tf.cond(element.has_value(), filled, lambda: tf.experimental.Optional.empty(spec[0]))
 
+    def position(self) -> Any:
+        """Where it is, with what a shuffle holds; datasets that call Python cannot tell."""
+        return tf.raw_ops.SerializeIterator(resource_handle=self._iterator._iterator_resource, external_state_policy=1)
+
+    def go_back(self, position: Any) -> None:
+        """Moves it to a place that `position` returned."""
+        tf.raw_ops.DeserializeIterator(resource_handle=self._iterator._iterator_resource, serialized=position)
+
     @property
     def element_spec(self) -> Any:
         return _distributed_spec(self._iterator.element_spec, self._strategy, self._num_local)

@@ -17,8 +17,10 @@ from tfdist._keras.calls import optimizer_settings as optimizer_settings
 from tfdist._keras.calls import passes_whole_batch as passes_whole_batch
 from tfdist._keras.calls import unwrap as unwrap
 from tfdist._keras.calls import VERSION as VERSION
+from tfdist._keras.fits import data_position as data_position
 from tfdist._keras.fits import fit_callbacks as fit_callbacks
 from tfdist._keras.fits import fit_data as fit_data
+from tfdist._keras.fits import go_back as go_back
 from tfdist._keras.fits import go_on as go_on
 from tfdist._keras.fits import go_on_as_told as go_on_as_told
 from tfdist._keras.fits import iterators_made as iterators_made
@@ -39,6 +41,7 @@ from tfdist._keras.rates import velocities as velocities
 from tfdist._keras.restart import forget as forget
 from tfdist._keras.saving import save_atomically as save_atomically
 from tfdist._keras.slots import variable_path as variable_path
+from tfdist._keras.snapshot import Snapshot as Snapshot
 from tfdist._keras.training_state import build_optimizer as build_optimizer
 from tfdist._keras.training_state import restore_training as restore_training
 from tfdist._keras.training_state import signature as signature

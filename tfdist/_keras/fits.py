@@ -68,6 +68,30 @@ def iterators_made(epoch_has_begun: bool) -> int:
     return made if KERAS_3 or not epoch_has_begun else made - 1
 
 
+def data_position() -> Any:
+    """Where the running epoch's iterator is; None if its dataset cannot tell."""
+    iterator = _fit_arguments().get("iterator")
+    if not hasattr(iterator, "position"):
+        return None
+    try:
+        return iterator, iterator.position()
+    except (tf.errors.FailedPreconditionError, tf.errors.UnimplementedError, tf.errors.InvalidArgumentError):
+        return None
+
+
+def go_back(position: Any) -> bool:
+    """Moves the running epoch's iterator to a place that `data_position` returned.
+
+    Returns:
+        Whether it could be: the place may be none, or one of an epoch that is over.
+    """
+    if position is None or position[0] is not _fit_arguments().get("iterator"):
+        return False
+    iterator, place = position
+    iterator.go_back(place)
+    return True
+
+
 def go_on(epoch: int, iterators: int) -> None:
     """Lets the `fit` that begins go on with an epoch, and its dataset be shuffled as if the epochs before had been read.
 

@@ -30,7 +30,7 @@ def training_state(model: Any, ranks: Any) -> dict[str, np.ndarray]:
         The same on all ranks: "v0", "v1" ... for variables, "own3" with a row for each rank where each has its own; "random".
     """
     arrays = {}
-    for index, variable in enumerate(_variables(model)):
+    for index, variable in enumerate(training_variables(model)):
         if getattr(variable, "tfdist_of_rank", False):
             arrays[f"own{index}"] = ranks.gather_rows(first_copy(variable).numpy())
         else:
@@ -46,7 +46,7 @@ def restore_training(model: Any, arrays: dict[str, np.ndarray], ranks: Any) -> N
         arrays: What `training_state` returned, on any number of ranks.
         ranks: Which of how many this is.
     """
-    for index, variable in enumerate(_variables(model)):
+    for index, variable in enumerate(training_variables(model)):
         if f"own{index}" in arrays:
             variable.assign(arrays[f"own{index}"][ranks.rank :: ranks.size].sum(0).astype(variable.dtype.as_numpy_dtype))
         else:
@@ -70,12 +70,15 @@ def build_optimizer(model: Any) -> None:
     build(model.optimizer, list(model.trainable_variables))
 
 
-def _variables(model: Any) -> list[Any]:
+def training_variables(model: Any) -> list[Any]:
+    """The TensorFlow variables of a model and its optimizer, without those of metrics."""
     made = model.optimizer.variables
     found = [unwrap(v) for v in [*_keras_variables(model), *(made() if callable(made) else made)]]
-    # Keras 2 does not count the learning rate among an optimizer's variables.
-    rate = [rate_variable(model.optimizer)] if has_number_as_rate(model.optimizer) else []
-    return found + [variable for variable in rate if not any(variable is other for other in found)]
+    # Keras 2 does not count the learning rate and the loss scale among an optimizer's variables.
+    others = [rate_variable(model.optimizer)] if has_number_as_rate(model.optimizer) else []
+    if hasattr(model.optimizer, "scale_variable"):
+        others += [model.optimizer.scale_variable, model.optimizer.good_steps]
+    return found + [variable for variable in others if not any(variable is other for other in found)]
 
 
 def _keras_variables(model: Any) -> list[Any]:
