@@ -14,3 +14,4 @@ from tfdist.callbacks.polynomial_decay import PolynomialDecay as PolynomialDecay
 from tfdist.callbacks.rollback_on_divergence import RollbackOnDivergence as RollbackOnDivergence
 from tfdist.callbacks.step_decay import StepDecay as StepDecay
 from tfdist.callbacks.step_time import StepTime as StepTime
+from tfdist.callbacks.training_report import TrainingReport as TrainingReport

@@ -34,8 +34,8 @@ class BatchSizeRamp(RateFactor):
     Args:
         schedule: `{epoch: q}`: the batch is multiplied by q, 1 or more, at these epochs; or a callback of this package that would
             cut the rate, such as `StepDecay({30: 0.2})` (do not give it to `fit` as well); or "plateau": multiplied by `factor`
-            when `monitor` has not fallen for `patience` epochs; or "noise_scale": raised to what `NoiseScaleMonitor`, before this one
-            in the list, has measured in the epoch, by at most `factor` at once.
+            when `monitor` has not fallen for `patience` epochs; or "noise_scale": raised to what `NoiseScaleMonitor`, before this
+            one in the list, has measured in the epoch, by at most `factor` at once.
         mode: "data" or "accumulate". Defaults to `"data"`.
         max_batch_size: The largest batch of an update. Defaults to `None`: none; the data must allow it.
         max_step_batch_size: The largest batch of a step, by what memory holds, for "data". Defaults to `None`: none.
@@ -150,8 +150,8 @@ class BatchSizeRamp(RateFactor):
         if self.schedule == "noise_scale" and self._control is not None:
             if "noise_scale" not in logs:
                 raise ValueError(
-                    '`BatchSizeRamp("noise_scale")` reads what NoiseScaleMonitor writes: put one before it in `callbacks`. Received: '
-                    f"logs of {sorted(logs)}."
+                    '`BatchSizeRamp("noise_scale")` reads what NoiseScaleMonitor writes: put one before it in `callbacks`. '
+                    f"Received: logs of {sorted(logs)}."
                 )
             self._grown = grown_to(logs["noise_scale"] / self._control.first_rows, self._grown, self.growth)
 

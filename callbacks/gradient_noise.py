@@ -35,8 +35,8 @@ class GradientNoise(keras.callbacks.Callback):
         >>> history = model.fit(x, y, verbose=0, callbacks=[noise])
 
     Reference:
-        Neelakantan et al. 2015, arXiv 1511.06807, section 3, equation 1. Gradients of embeddings are made dense, since noise goes to
-        every row.
+        Neelakantan et al. 2015, arXiv 1511.06807, section 3, equation 1. Gradients of embeddings are made dense, since noise goes
+        to every row.
     """
 
     steers = True

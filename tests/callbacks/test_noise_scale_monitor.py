@@ -68,7 +68,9 @@ def test_equal_to_a_twin_and_to_the_covariance():
             last = slice(rows - (rows % batch_size or batch_size), rows)
             gradients = row_gradients(model, x[last], y[last])
             parts = [take_rows(tf.constant(gradients), index, replicas) for index in range(replicas)]
-            np.testing.assert_allclose(history["noise_scale"], twin(list(map(np.asarray, parts))), rtol=1e-3, err_msg=f"{name} {rows}")
+            np.testing.assert_allclose(
+                history["noise_scale"], twin(list(map(np.asarray, parts))), rtol=1e-3, err_msg=f"{name} {rows}"
+            )
     # Several batches for one update: the mean over many updates is that of the rows themselves.
     x, y = some_data(rows=4096)
     order = np.random.default_rng(0).permutation(len(x))

@@ -45,6 +45,7 @@ from tfdist._extended.variables import OUR_CLASSES
 from tfdist.collectives.bucket_sum import Kept
 from tfdist.collectives.bucket_sum import sum_copies
 from tfdist.collectives.executor import Executor
+from tfdist.collectives.step_clock import StepClock
 from tfdist.rows import count_rows
 from tfdist.rows import rank_dataset
 from tfdist.rows import take_rows
@@ -261,6 +262,10 @@ class HierarchicalExtended(mirrored_strategy.MirroredExtended):
             return local
         rows, indices = self._executor.all_gather(local.values), self._executor.all_gather(local.indices)
         return merge_duplicates(tf.IndexedSlices(rows, indices, local.dense_shape))
+
+    def measure_steps(self, clock: StepClock | None) -> None:
+        """Lets a clock measure what is traced from now on; None for nothing."""
+        self._executor.clock = clock
 
     # For optimizers that sum themselves, outside of replicas -----------------------------------------------------------------
 

@@ -25,7 +25,7 @@ class NoiseScaleMeter:
     gradient is not finite, or in which one replica has all rows, is left out.
 
     Args:
-        elements: How many elements the gradients have; sums of less than half as many, such as those of statistics, are no gradients.
+        elements: How many elements the gradients have; sums of less than half as many are of statistics, not of gradients.
         smoothing: What stays of the averages in each update.
     """
 

@@ -36,6 +36,7 @@ from tfdist._keras.optimizer import LocalOptimizer as LocalOptimizer
 from tfdist._keras.optimizer import Optimizer as Optimizer
 from tfdist._keras.rates import innermost as innermost
 from tfdist._keras.rates import make_scaler as make_scaler
+from tfdist._keras.rates import rate_now as rate_now
 from tfdist._keras.rates import rate_variable as rate_variable
 from tfdist._keras.rates import velocities as velocities
 from tfdist._keras.restart import forget as forget

@@ -27,7 +27,9 @@ def hook_gradients(optimizer: Any, noise: Callable[[int, Any, Any], Any]) -> Non
     """
     inner = innermost(optimizer)
     if not hasattr(inner, _STEP_METHOD):
-        raise ValueError(f"A legacy optimizer cannot be given noise; use one of keras.optimizers. Received: {type(inner).__name__}.")
+        raise ValueError(
+            f"A legacy optimizer cannot be given noise; use one of keras.optimizers. Received: {type(inner).__name__}."
+        )
     original = getattr(inner, _STEP_METHOD)
 
     def add(gradients: Any) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -39,6 +40,14 @@ def rate_variable(optimizer: Any) -> tf.Variable:
 def has_number_as_rate(optimizer: Any) -> bool:
     """Whether the learning rate is a variable."""
     return hasattr(unwrap(_rate(optimizer)), "assign")
+
+
+def rate_now(optimizer: Any) -> float:
+    """The learning rate of the next step; that of a schedule, by the optimizer's count."""
+    if has_number_as_rate(optimizer):
+        return float(rate_variable(optimizer).numpy())
+    schedule = _rate(optimizer)
+    return float(schedule(unwrap(innermost(optimizer).iterations))) if callable(schedule) else math.nan
 
 
 def _rate(optimizer: Any) -> Any:

@@ -16,6 +16,7 @@ from tfdist.collectives.bucket_sum import Message
 from tfdist.collectives.bucket_sum import Steps
 from tfdist.collectives.bucket_sum import sum_copies
 from tfdist.collectives.buckets import plan_buckets
+from tfdist.collectives.step_clock import StepClock
 from tfdist.communicators import Communicator
 
 # A shorter message costs its latency, not its bytes.
@@ -43,6 +44,9 @@ class Executor:
         fusion_bytes: The threshold of a bucket; see `plan_buckets`.
         exact_sum: Sums a bucket.
         compressed_sum: Sums a bucket of gradients; the same as `exact_sum` for no compression.
+
+    Attributes:
+        clock: Measures what is traced while it is set; None for nothing.
     """
 
     def __init__(
@@ -54,6 +58,7 @@ class Executor:
         compressed_sum: BucketSum,
     ) -> None:
         self.communicator = communicator
+        self.clock: StepClock | None = None
         self._agreement = agreement
         self._fusion_bytes = fusion_bytes
         self._exact_sum, self._compressed_sum = exact_sum, compressed_sum
@@ -72,7 +77,12 @@ class Executor:
         """
 
         def exchange(number: np.ndarray) -> np.ndarray:
-            return np.array(sum(self._agreement.meet(purpose(), int(number))), np.int64)
+            clock = self.clock
+            numbers = clock.waiting(lambda: meet(number)) if clock is not None else meet(number)
+            return np.array(sum(numbers), np.int64)
+
+        def meet(number: np.ndarray) -> Any:
+            return self._agreement.meet(purpose(), int(number))
 
         if tf.executing_eagerly():
             return tf.constant(exchange(np.asarray(value)))
@@ -94,6 +104,12 @@ class Executor:
         """
         if self.communicator.size == 1 or not values:
             return sum_copies(values)
+        if self.clock is None or tf.executing_eagerly():
+            return self._all_reduce(values, kept)
+        firsts = [copies[0] for copies in values]
+        return self.clock.sending(firsts, lambda: self._all_reduce(values, kept))
+
+    def _all_reduce(self, values: list[list[Any]], kept: dict[Any, Kept] | None) -> list[Any]:
         carried = [[tf.cast(copy, self._carrier(copy.dtype)) for copy in copies] for copies in values]
         firsts = [copies[0] for copies in carried]
         sizes_bytes = [_size_bytes(tensor) for tensor in firsts]
@@ -107,7 +123,11 @@ class Executor:
         """Concatenates the tensors of all ranks along axis 0, by rank."""
         if self.communicator.size == 1:
             return tensor
-        return self._send(lambda name: self.communicator.all_gather(tensor, name), "gather")
+
+        def gather() -> Any:
+            return self._send(lambda name: self.communicator.all_gather(tensor, name), "gather")
+
+        return gather() if self.clock is None or tf.executing_eagerly() else self.clock.sending([tensor], gather)
 
     def _threshold_bytes(self, total_bytes: int) -> int:
         """The last bucket is sent when the backward pass has ended: of a small model too, it should be a small part."""
