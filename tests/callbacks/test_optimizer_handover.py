@@ -14,6 +14,7 @@ from tfdist.callbacks import LearningRateWarmup
 from tfdist.callbacks import OptimizerHandover
 from tfdist.callbacks import OptimizerRestart
 from tfdist.callbacks.optimizer_handover import sgd_share
+from tfdist.optimizers import Blend
 from tfdist.optimizers import GlobalClip
 from tfdist.optimizers import RMSpropToSGD
 
@@ -94,3 +95,19 @@ def test_another_optimizer_and_wrong_numbers_are_refused():
         OptimizerHandover(center=-1)
     with pytest.raises(ValueError, match="above 0. Received: period=0"):
         OptimizerHandover(period=0)
+    for interval in ((2, 1), (-1, 3), (1,)):
+        with pytest.raises(ValueError, match="two epochs, the start and the end, that do not fall. Received: interval="):
+            OptimizerHandover(interval=interval)
+
+
+def test_any_two_over_an_interval():
+    places = [epoch + batch / 4 for epoch in range(5) for batch in range(4)]
+    seen = []
+    note = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: seen.append(float(np.array(blend.second_share))))
+    blend = Blend(keras.optimizers.Adam(0.01), keras.optimizers.SGD(0.1, momentum=0.9))
+    model = mlp()
+    model.compile(GlobalClip(blend, global_clipnorm=1.0), "mse")
+    fit = {"epochs": 5, "batch_size": 12, "shuffle": False, "verbose": 0}
+    history = model.fit(*some_data(), callbacks=[OptimizerHandover(interval=(1, 3)), note], **fit).history
+    np.testing.assert_allclose(seen, np.clip((np.array(places) - 1) / 2, 0, 1), rtol=1e-6)
+    np.testing.assert_allclose(history["second_share"], seen[3::4], rtol=1e-6)

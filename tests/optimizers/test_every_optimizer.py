@@ -18,6 +18,7 @@ from tests.test_training import train
 from tfdist import HierarchicalStrategy
 from tfdist import mixed_precision
 from tfdist.mixed_precision import LossScaleOptimizer
+from tfdist.optimizers import Blend
 from tfdist.optimizers import DGC
 from tfdist.optimizers import GlobalClip
 from tfdist.optimizers import GradientAccumulation
@@ -59,6 +60,7 @@ OPTIMIZERS = {
     ),
     "DGC without correction": lambda: DGC(0.05, sparsity=0.5, rampup=(), dense_below=10, momentum_correction=False),
     "RMSpropToSGD": lambda: RMSpropToSGD(0.1, 0.8, 1e-3, 0.9, 1e-6),
+    "Blend": lambda: Blend(sgd(), keras.optimizers.Adam(0.01)),
     "GlobalClip": lambda: GlobalClip(sgd(), global_clipnorm=0.1),
     "GradientAccumulation": lambda: GradientAccumulation(sgd(), 2),
     "all at once": lambda: LossScaleOptimizer(GradientAccumulation(GlobalClip(LARS(0.1), clipnorm=0.1), 2)),

@@ -52,9 +52,12 @@ from tfdist._keras.wrapper import accumulating as accumulating
 from tfdist._keras.wrapper import apply_local as apply_local
 from tfdist._keras.wrapper import apply_sums as apply_sums
 from tfdist._keras.wrapper import batches_of_update as batches_of_update
+from tfdist._keras.wrapper import build as build
 from tfdist._keras.wrapper import check_optimizer as check_optimizer
 from tfdist._keras.wrapper import clips as clips
+from tfdist._keras.wrapper import deserialize as deserialize
 from tfdist._keras.wrapper import scales_loss as scales_loss
+from tfdist._keras.wrapper import serialize as serialize
 from tfdist._keras.wrapper import sum_gradients as sum_gradients
 from tfdist._keras.wrapper import wants_local as wants_local
 from tfdist._keras.wrapper import Wrapper as Wrapper

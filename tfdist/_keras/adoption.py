@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tfdist._keras.calls import KERAS_3
+from tfdist._keras.rates import inside
 
 
 def adopt(optimizer: Any, strategy: Any) -> None:
@@ -20,10 +21,12 @@ def adopt(optimizer: Any, strategy: Any) -> None:
     Raises:
         ValueError: If it has been built: its slots are on other devices.
     """
-    while optimizer is not None:
-        if getattr(optimizer, "_distribution_strategy", strategy) is not strategy:
-            _move(optimizer, strategy)
-        optimizer = getattr(optimizer, "inner_optimizer", None)
+    if optimizer is None:
+        return
+    if getattr(optimizer, "_distribution_strategy", strategy) is not strategy:
+        _move(optimizer, strategy)
+    for each in inside(optimizer):
+        adopt(each, strategy)
 
 
 def _move(optimizer: Any, strategy: Any) -> None:

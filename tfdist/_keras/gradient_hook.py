@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tfdist._keras.calls import KERAS_3
 from tfdist._keras.calls import unwrap
-from tfdist._keras.rates import innermost
+from tfdist._keras.rates import leaves
 from tfdist._keras.wrapper import is_given_sums
 
 _STEP_METHOD = "_backend_update_step" if KERAS_3 else "_internal_apply_gradients"
@@ -19,17 +19,20 @@ def hook_gradients(optimizer: Any, noise: Callable[[int, Any, Any], Any]) -> Non
     """Lets an optimizer add something to each sum of gradients, after clipping; called before its step is traced.
 
     Args:
-        optimizer: Any optimizer; what is added goes to the innermost one.
+        optimizer: Any optimizer; what is added goes to those inside it that change variables.
         noise: What is added, given the variable's place, the gradient, and the steps before this one; the same on all replicas.
 
     Raises:
         ValueError: If the optimizer is one of Keras's legacy ones.
     """
-    inner = innermost(optimizer)
-    if not hasattr(inner, _STEP_METHOD):
-        raise ValueError(
-            f"A legacy optimizer cannot be given noise; use one of keras.optimizers. Received: {type(inner).__name__}."
-        )
+    for inner in leaves(optimizer):
+        if not hasattr(inner, _STEP_METHOD):
+            name = type(inner).__name__
+            raise ValueError(f"A legacy optimizer cannot be given noise; use one of keras.optimizers. Received: {name}.")
+        _hook(inner, noise)
+
+
+def _hook(inner: Any, noise: Callable[[int, Any, Any], Any]) -> None:
     original = getattr(inner, _STEP_METHOD)
 
     def add(gradients: Any) -> list[Any]:
@@ -52,12 +55,13 @@ def hook_gradients(optimizer: Any, noise: Callable[[int, Any, Any], Any]) -> Non
 
 def unhook_gradients(optimizer: Any) -> None:
     """Takes back what `hook_gradients` did."""
-    vars(innermost(optimizer)).pop(_STEP_METHOD, None)
+    for inner in leaves(optimizer):
+        vars(inner).pop(_STEP_METHOD, None)
 
 
 def is_hooked(optimizer: Any) -> bool:
     """Whether `hook_gradients` was called for this optimizer."""
-    return _STEP_METHOD in vars(innermost(optimizer))
+    return any(_STEP_METHOD in vars(inner) for inner in leaves(optimizer))
 
 
 def trace_again(model: Any) -> None:

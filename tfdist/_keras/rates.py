@@ -20,6 +20,17 @@ def innermost(optimizer: Any) -> Any:
     return optimizer
 
 
+def inside(optimizer: Any) -> list[Any]:
+    """The optimizer that this one goes around, the two of a `Blend`, or none."""
+    found = (getattr(optimizer, name, None) for name in ("inner_optimizer", "second_optimizer"))
+    return [each for each in found if each is not None]
+
+
+def leaves(optimizer: Any) -> list[Any]:
+    """The optimizers that change variables: this one, or those inside it."""
+    return [leaf for each in inside(optimizer) for leaf in leaves(each)] or [optimizer]
+
+
 def rate_variable(optimizer: Any) -> tf.Variable:
     """The variable of the learning rate.
 
@@ -58,14 +69,15 @@ def _rate(optimizer: Any) -> Any:
 
 def velocities(optimizer: Any) -> list[tf.Variable]:
     """The variables in which past gradients are kept times the learning rate that they had."""
-    inner = innermost(optimizer)
+    return [unwrap(variable) for inner in leaves(optimizer) for variable in _velocities(inner)]
+
+
+def _velocities(inner: Any) -> list[Any]:
     if hasattr(inner, "velocities"):
-        found = inner.velocities()
-    elif not isinstance(inner, keras.optimizers.SGD | keras.optimizers.RMSprop):
-        found = [] if KERAS_3 else _legacy_velocities(inner)
-    else:
-        found = getattr(inner, "momentums", None) or getattr(inner, "_momentums", None) or []
-    return [unwrap(variable) for variable in found]
+        return list(inner.velocities())
+    if not isinstance(inner, keras.optimizers.SGD | keras.optimizers.RMSprop):
+        return [] if KERAS_3 else _legacy_velocities(inner)
+    return list(getattr(inner, "momentums", None) or getattr(inner, "_momentums", None) or [])
 
 
 def _legacy_velocities(optimizer: Any) -> list[Any]:

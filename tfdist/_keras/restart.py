@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tfdist._keras.calls import KERAS_3
 from tfdist._keras.calls import unwrap
-from tfdist._keras.rates import innermost
+from tfdist._keras.rates import leaves
 from tfdist._keras.slots import variable_path
 
 # They divide their moments by 1 - beta^t, which is right only if t began with the moments.
@@ -19,8 +19,11 @@ _KEPT = ("_model_variables_moving_average", "_accumulated_gradients")
 
 
 def moments(optimizer: Any) -> list[Any]:
-    """The variables in which an optimizer, or the one inside it, keeps past gradients; empty before its first step."""
-    inner = innermost(optimizer)
+    """The variables in which an optimizer, or those inside it, keep past gradients; empty before the first step."""
+    return [variable for inner in leaves(optimizer) for variable in _moments(inner)]
+
+
+def _moments(inner: Any) -> list[Any]:
     if not KERAS_3 and hasattr(inner, "_slots") and isinstance(inner._slots, dict):  # legacy
         return [slot for slots in inner._slots.values() for slot in slots.values()]
     others = {id(unwrap(v)) for name in _KEPT for v in getattr(inner, name, None) or []}
@@ -51,7 +54,7 @@ def forget(optimizer: Any, strategy: Any, patterns: Sequence[str] | None, exclud
             if wanted and not any(re.search(pattern, name) for pattern in excluded):
                 variable.assign(tf.zeros_like(variable))
                 chosen.append(name)
-        inner = innermost(optimizer)
-        if chosen and patterns is None and any(cls.__name__ in _COUNT_FROM_ZERO for cls in type(inner).__mro__):
-            unwrap(inner._iterations if KERAS_3 else inner.iterations).assign(0)
+        for inner in leaves(optimizer) if chosen and patterns is None else ():
+            if any(cls.__name__ in _COUNT_FROM_ZERO for cls in type(inner).__mro__):
+                unwrap(inner._iterations if KERAS_3 else inner.iterations).assign(0)
     return chosen

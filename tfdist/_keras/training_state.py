@@ -11,6 +11,7 @@ from tfdist._keras.calls import first_copy
 from tfdist._keras.calls import KERAS_3
 from tfdist._keras.calls import unwrap
 from tfdist._keras.rates import has_number_as_rate
+from tfdist._keras.rates import inside
 from tfdist._keras.rates import rate_variable
 from tfdist._keras.slots import variable_path
 from tfdist._keras.wrapper import build
@@ -57,12 +58,14 @@ def restore_training(model: Any, arrays: dict[str, np.ndarray], ranks: Any) -> N
 
 def signature(model: Any) -> list[str]:
     """What a checkpoint's variables must be those of."""
-    names, optimizer = [], model.optimizer
-    while optimizer is not None:
-        names.append(type(optimizer).__name__)
-        optimizer = getattr(optimizer, "inner_optimizer", None)
+    names = _class_names(model.optimizer)
     # Keras numbers layers by the order of creation; only what they call the variable is the same in another process.
     return [*names, *(f"{variable_path(v).rpartition('/')[2]} {tuple(v.shape)}" for v in map(unwrap, _keras_variables(model)))]
+
+
+def _class_names(optimizer: Any) -> list[str]:
+    """That of an optimizer, and those of the ones inside it."""
+    return [type(optimizer).__name__, *(name for each in inside(optimizer) for name in _class_names(each))]
 
 
 def build_optimizer(model: Any) -> None:
