@@ -15,9 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 _log = logging.getLogger(__name__)
-FORMAT = 1
-_NAME = "epoch-{:06d}.tfdist"
-_PATTERN = re.compile(r"epoch-(\d{6,})\.tfdist")
+FORMAT = 2
+_PATTERN = re.compile(r"epoch-(\d{6,})(?:-step-(\d{8,}))?\.tfdist")
 
 
 class Checkpoint(NamedTuple):
@@ -58,12 +57,13 @@ def unpack(data: bytes) -> Checkpoint:
     return Checkpoint(about, arrays)
 
 
-def write(folder: pathlib.Path, epoch: int, data: bytes, keep: int) -> pathlib.Path:
+def write(folder: pathlib.Path, epoch: int, step: int, data: bytes, keep: int) -> pathlib.Path:
     """Writes a file that is there whole or not at all, and removes the oldest ones.
 
     Args:
         folder: Where; it is made if need be.
-        epoch: The epoch that comes next.
+        epoch: The epoch that comes next, or goes on.
+        step: How many steps of it are over.
         data: The file's bytes.
         keep: How many files remain, 1 or more.
 
@@ -71,7 +71,7 @@ def write(folder: pathlib.Path, epoch: int, data: bytes, keep: int) -> pathlib.P
         The file.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / _NAME.format(epoch)
+    path = folder / (f"epoch-{epoch:06d}-step-{step:08d}.tfdist" if step else f"epoch-{epoch:06d}.tfdist")
     temporary = path.with_suffix(".tmp")
     with open(temporary, "wb") as file:
         file.write(data)
@@ -85,8 +85,8 @@ def write(folder: pathlib.Path, epoch: int, data: bytes, keep: int) -> pathlib.P
 
 def files(folder: pathlib.Path) -> list[pathlib.Path]:
     """The checkpoints in a folder, the newest last."""
-    found = [path for path in folder.glob("*.tfdist") if _PATTERN.fullmatch(path.name)]
-    return sorted(found, key=lambda path: int(path.name[6:-7]))
+    found = [(match, path) for path in folder.glob("*.tfdist") if (match := _PATTERN.fullmatch(path.name))]
+    return [path for _, path in sorted(found, key=lambda pair: (int(pair[0][1]), int(pair[0][2] or 0)))]
 
 
 def newest(folder: pathlib.Path) -> tuple[pathlib.Path, Checkpoint] | None:

@@ -109,13 +109,15 @@ class RateProduct:
         self._place = None
 
     def get_state(self) -> dict[str, Any]:
-        """What a checkpoint keeps: the base is in the optimizer's own variable."""
-        return {"in_velocities": self._in_velocities}
+        """What a checkpoint keeps: in the middle of an epoch the optimizer's own variable does not hold the base."""
+        return {"in_velocities": self._in_velocities, "base": None if self._place is None else self._base}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Goes on from what `get_state` returned."""
         self._in_velocities = state.get("in_velocities")
         if self._place is None:
+            if state.get("base") is not None:
+                self._variable.assign(state["base"])
             self._base = self._read()
 
     def _position(self, epoch: int, batch: int) -> float:

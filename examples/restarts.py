@@ -3,9 +3,9 @@
     python examples/restarts.py                 five seeds: about 2 minutes on two cores
     mpirun -np 2 python examples/restarts.py
 
-A network of two hidden layers is trained for 30 epochs: with one cosine; with cosines of 2, 4, 8 and 16 epochs, each of which begins
-anew with the full rate; with the same and a momentum that is forgotten there; and from RMSprop to SGD, with a hand-over at epoch 4.
-Prints mean and spread of the test accuracy after 14 and after 30 epochs, where a cosine has ended; writes restarts.png.
+A network of two hidden layers is trained for 30 epochs: with one cosine; with cosines of 2, 4, 8 and 16 epochs, each of which
+begins anew with the full rate; with the same and a momentum that is forgotten there; and from RMSprop to SGD, with a hand-over at
+epoch 4. Prints mean and spread of the test accuracy after 14 and after 30 epochs, where a cosine has ended; writes restarts.png.
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ from tfdist.callbacks.checkpoint_file import Checkpoint
 from tfdist.data import rampable
 from tfdist.mixed_precision import LossScaleOptimizer
 from tfdist.optimizers import DGC
+from tfdist.optimizers import GradientAccumulation
 from tfdist.optimizers import LARS
 
 
@@ -62,11 +63,11 @@ def model_of(optimizer, strategy=None, dropout=False):
     return model
 
 
-def run(folder, epochs, *others, optimizer=sgd, data=None, strategy=None, **kwargs):
+def run(folder, epochs, *others, optimizer=sgd, data=None, strategy=None, settings=None, **kwargs):
     """What one start of a script does: a new model, trained from whatever is in the folder."""
     model = model_of(optimizer, strategy, **kwargs)
     x = data() if data else {"x": some_data()[0], "y": some_data()[1], "batch_size": 12, "shuffle": False}
-    history = model.fit(**x, epochs=epochs, verbose=0, callbacks=[CheckpointAndResume(folder), *others])
+    history = model.fit(**x, epochs=epochs, verbose=0, callbacks=[CheckpointAndResume(folder, **(settings or {})), *others])
     return model, history
 
 
@@ -99,8 +100,8 @@ def test_a_run_in_parts_is_one_run(optimizer, tmp_path):
     assert len(checkpoint_file.files(tmp_path / "parts")) == 2
 
 
-def shuffled():
-    dataset = tf.data.Dataset.from_tensor_slices(some_data()).shuffle(48, seed=5).batch(12)
+def shuffled(batch_size=12):
+    dataset = tf.data.Dataset.from_tensor_slices(some_data()).shuffle(48, seed=5).batch(batch_size)
     return {"x": dataset, "shuffle": False}
 
 
@@ -150,6 +151,89 @@ def test_callbacks_go_on(tmp_path):
     assert whole_history.history["batch_size"][-1] > 4
 
 
+class Stop(keras.callbacks.Callback):
+    """Ends a run before a step, as a crash does."""
+
+    def __init__(self, epoch, step):
+        super().__init__()
+        self.place, self.epoch = (epoch, step), 0
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if (self.epoch, batch) == self.place:
+            raise InterruptedError
+
+    def get_state(self):
+        return {}
+
+    def set_state(self, state):
+        pass
+
+
+def crashed(folder, epochs, places, make, **kwargs):
+    """What the last start of a script does that has crashed before, at these places."""
+    for place in places:
+        with pytest.raises(InterruptedError):
+            run(folder, epochs, *make(), Stop(*place), **kwargs)
+    return run(folder, epochs, *make(), **kwargs)
+
+
+def test_in_the_middle_of_an_epoch(tmp_path):
+    """8 steps an epoch, saved before steps 3 and 6; with callbacks that act where an epoch begins, which is not said twice."""
+    settings = {"every_steps": 3}
+
+    def make():
+        return [LearningRateWarmup(2), CosineAnnealing(T_0=2), OptimizerRestart(every=1), Noise()]
+
+    def adam():
+        return LossScaleOptimizer(keras.optimizers.Adam(0.01), dynamic_growth_steps=3)
+
+    for name, kwargs in {
+        "dataset": {"data": lambda: shuffled(6), "optimizer": adam},
+        "arrays": {"data": lambda: {**shuffled_arrays(), "batch_size": 6}},
+        "dgc": {"data": lambda: shuffled(6), "optimizer": lambda: DGC(0.1, sparsity=0.5, rampup=(), dense_below=10)},
+    }.items():
+        kwargs["settings"] = settings
+        whole, whole_history = run(tmp_path / f"{name}-whole", 4, *make(), **kwargs)
+        parts, history = crashed(tmp_path / name, 4, [(0, 4), (0, 7), (2, 2), (2, 5)], make, **kwargs)
+        assert_same_weights(parts, whole)
+        assert history.epoch == [2, 3]
+        for log, values in whole_history.history.items():
+            np.testing.assert_allclose(history.history[log], values[2:], rtol=1e-6, err_msg=f"{name} {log}")
+        names = [path.name for path in checkpoint_file.files(tmp_path / name)]
+        assert names == ["epoch-000003-step-00000006.tfdist", "epoch-000004.tfdist"]
+
+
+def test_between_batches_that_are_added_up_nothing_is_saved(tmp_path):
+    def optimizer():
+        return GradientAccumulation(keras.optimizers.SGD(0.1, momentum=0.9), 3)
+
+    settings = {"every_steps": 1, "keep": 99}
+    whole, _ = run(tmp_path / "whole", 3, optimizer=optimizer, data=shuffled, settings=settings)
+    assert [path.name for path in checkpoint_file.files(tmp_path / "whole")][:3] == [
+        "epoch-000001.tfdist",
+        "epoch-000001-step-00000002.tfdist",
+        "epoch-000002.tfdist",
+    ]
+    parts, _ = crashed(tmp_path / "parts", 3, [(1, 3)], list, optimizer=optimizer, data=shuffled, settings=settings)
+    assert_same_weights(parts, whole)
+
+
+def test_steps_that_do_not_go_by_the_data(tmp_path):
+    """Keras 3 reads on where an epoch ends."""
+
+    def data():
+        return {"x": shuffled()["x"].repeat(), "steps_per_epoch": 3, "shuffle": False}
+
+    whole, _ = run(tmp_path / "whole", 4, data=data)
+    run(tmp_path / "between", 2, data=data)
+    assert_same_weights(run(tmp_path / "between", 4, data=data)[0], whole)
+    within, _ = crashed(tmp_path / "within", 4, [(1, 2), (3, 1)], list, data=data, settings={"every_steps": 1})
+    assert_same_weights(within, whole)
+
+
 @pytest.mark.skipif(not KERAS_3, reason="Keras 2's dropout draws from its operations' state")
 def test_random_layers_go_on(tmp_path):
     whole, _ = run(tmp_path / "whole", 4, dropout=True)
@@ -191,7 +275,7 @@ def test_what_belongs_to_another_model_is_refused(tmp_path):
         model.fit(*some_data(), verbose=0, callbacks=[CheckpointAndResume(tmp_path)])
     path, checkpoint = checkpoint_file.newest(tmp_path)
     path.write_bytes(checkpoint_file.pack(Checkpoint({**checkpoint.about, "format": 99}, checkpoint.arrays)))
-    with pytest.raises(ValueError, match="another version of tfdist.* format 99; this one reads 1"):
+    with pytest.raises(ValueError, match="another version of tfdist.* format 99; this one reads 2"):
         run(tmp_path, 2)
 
 
@@ -214,6 +298,8 @@ def test_every_epochs_and_wrong_arguments(tmp_path):
         CheckpointAndResume(tmp_path, every_epochs=0)
     with pytest.raises(ValueError, match="Received: keep=0"):
         CheckpointAndResume(tmp_path, keep=0)
+    with pytest.raises(ValueError, match="Received: every_steps=0"):
+        CheckpointAndResume(tmp_path, every_steps=0)
 
 
 def shared_folder(strategy, name):
@@ -231,6 +317,15 @@ def test_on_ranks():
         parts, _ = run(shared_folder(strategy, f"{name}-parts"), 4, Noise(), optimizer=optimizer, data=shuffled, strategy=strategy)
         assert_same_weights(parts, whole)
         assert_equal_on_all_ranks(strategy, parts.get_weights())
+    # In the middle of an epoch.
+    settings = {"every_steps": 2}
+    adam = lambda: keras.optimizers.Adam(0.01)  # noqa: E731
+    kwargs = {"optimizer": adam, "data": shuffled, "strategy": strategy, "settings": settings}
+    whole, whole_history = run(shared_folder(strategy, "steps-whole"), 3, **kwargs)
+    parts_of_steps, history = crashed(shared_folder(strategy, "steps"), 3, [(1, 1), (1, 3)], list, **kwargs)
+    assert_same_weights(parts_of_steps, whole)
+    for log, values in whole_history.history.items():
+        np.testing.assert_allclose(history.history[log], values[1:], rtol=1e-6, err_msg=log)
     # A file of three ranks: what two of them had for themselves goes to one.
     if strategy.size == 2:
         kernel = parts.trainable_variables[0]

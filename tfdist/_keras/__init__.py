@@ -23,7 +23,10 @@ from tfdist._keras.fits import fit_data as fit_data
 from tfdist._keras.fits import go_back as go_back
 from tfdist._keras.fits import go_on as go_on
 from tfdist._keras.fits import go_on_as_told as go_on_as_told
-from tfdist._keras.fits import iterators_made as iterators_made
+from tfdist._keras.fits import Place as Place
+from tfdist._keras.fits import place_between as place_between
+from tfdist._keras.fits import place_within as place_within
+from tfdist._keras.fits import read_on as read_on
 from tfdist._keras.fits import set_steps as set_steps
 from tfdist._keras.gradient_hook import hook_gradients as hook_gradients
 from tfdist._keras.gradient_hook import is_hooked as is_hooked
@@ -31,6 +34,9 @@ from tfdist._keras.gradient_hook import trace_again as trace_again
 from tfdist._keras.gradient_hook import unhook_gradients as unhook_gradients
 from tfdist._keras.loss_scale import BaseLossScaleOptimizer as BaseLossScaleOptimizer
 from tfdist._keras.loss_scale import is_keras_loss_scale as is_keras_loss_scale
+from tfdist._keras.metric_state import metric_state as metric_state
+from tfdist._keras.metric_state import metrics_now as metrics_now
+from tfdist._keras.metric_state import restore_metrics as restore_metrics
 from tfdist._keras.optimizer import check_number as check_number
 from tfdist._keras.optimizer import LocalOptimizer as LocalOptimizer
 from tfdist._keras.optimizer import Optimizer as Optimizer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 from typing import NamedTuple
 
@@ -58,14 +59,40 @@ def fit_callbacks() -> list[Any]:
     return list(_fit_arguments()["callbacks"].callbacks)
 
 
-def iterators_made(epoch_has_begun: bool) -> int:
-    """How often the data were begun to be read for the epochs that are over; each time a dataset is shuffled anew.
+class Place(NamedTuple):
+    """Where the running `fit` is, for another one to go on from."""
+
+    epoch: int
+    step: int
+    """How many steps of the epoch are over."""
+    iterators: int
+    """How often the data were begun to be read before; each time a dataset is shuffled anew."""
+    read: int
+    """How many batches have been read since."""
+
+
+def place_between(epoch: int, *, has_begun: bool) -> Place:
+    """The place before the first step of an epoch.
 
     Args:
-        epoch_has_begun: Whether the next epoch has begun, for which Keras 2 has an iterator then.
+        epoch: The epoch.
+        has_begun: Whether callbacks were told that it begins; Keras 2 has its iterator then.
     """
-    made = int(getattr(_dataset(_fit_arguments()), "iterators_made", 0))
-    return made if KERAS_3 or not epoch_has_begun else made - 1
+    arguments = _fit_arguments()
+    made = _iterators_made(arguments)
+    if KERAS_3 and _goes_on_reading(arguments):
+        return Place(epoch, 0, made - 1, arguments["epoch_iterator"]._steps_seen)
+    return Place(epoch, 0, made if KERAS_3 or not has_begun else made - 1, 0)
+
+
+def place_within(epoch: int, step: int) -> Place:
+    """The place before a step that is about to begin."""
+    arguments = _fit_arguments()
+    read = step
+    if KERAS_3 and _goes_on_reading(arguments):
+        iterator = arguments["epoch_iterator"]
+        read = iterator._steps_seen - iterator.steps_per_execution
+    return Place(epoch, step, _iterators_made(arguments) - 1, read)
 
 
 def data_position() -> Any:
@@ -92,26 +119,45 @@ def go_back(position: Any) -> bool:
     return True
 
 
-def go_on(epoch: int, iterators: int) -> None:
-    """Lets the `fit` that begins go on with an epoch, and its dataset be shuffled as if the epochs before had been read.
-
-    Args:
-        epoch: The epoch.
-        iterators: What `iterators_made` was.
-    """
+def go_on(place: Place) -> None:
+    """Lets the `fit` that begins go on from a place, with its dataset shuffled as it was; `read_on` is left to be called."""
     arguments = _fit_arguments()
-    dataset = _dataset(arguments)
+    dataset, iterators = _dataset(arguments), place.iterators
     if KERAS_3:
-        arguments["self"]._initial_epoch = epoch
+        arguments["self"]._initial_epoch = place.epoch
+        if place.step or place.read:
+            _leave_out_steps(arguments["epoch_iterator"], place)
     else:
         handler = arguments["data_handler"]
-        arguments["self"]._training_state = _InitialEpoch(epoch)
+        arguments["self"]._training_state = _InitialPlace(place)
         if not handler._adapter.should_recreate_iterator():
-            handler._dataset = dataset.skip((epoch - handler._initial_epoch) * handler._inferred_steps)
+            handler._dataset = dataset.skip((place.epoch - handler._initial_epoch) * handler._inferred_steps)
             return
         iterators -= 1  # one more is made before the first epoch's
-    for _ in range(iterators - int(getattr(dataset, "iterators_made", iterators))):
+    for _ in range(iterators - _iterators_made(arguments, iterators)):
         iter(dataset)
+
+
+def read_on(place: Place) -> None:
+    """Leaves out the batches that were read before a place; called before the first step of a `fit` that goes on from there."""
+    iterator = _fit_arguments()["iterator"]
+    for _ in range(place.read):
+        next(iterator)
+
+
+def _leave_out_steps(epoch_iterator: Any, place: Place) -> None:
+    """Lets an iterator of Keras 3 begin its first epoch at a step."""
+    original = epoch_iterator._enumerate_iterator
+
+    def enumerate_rest() -> Any:
+        del epoch_iterator._enumerate_iterator
+        steps = itertools.dropwhile(lambda step: step[0] < place.step, original())
+        for number, step in enumerate(steps):
+            if number == 0:
+                epoch_iterator._steps_seen += place.read - place.step
+            yield step
+
+    epoch_iterator._enumerate_iterator = enumerate_rest
 
 
 def go_on_as_told(model: Any) -> None:
@@ -122,19 +168,29 @@ def go_on_as_told(model: Any) -> None:
         model._training_state = None
 
 
-class _InitialEpoch:
-    """What Keras 2 asks, once training has begun, for the epoch to begin with."""
+class _InitialPlace:
+    """What Keras 2 asks, once training has begun, for the epoch and the step to begin with."""
 
-    def __init__(self, epoch: int) -> None:
-        self._epoch = epoch
+    def __init__(self, place: Place) -> None:
+        self._epoch, self._step = place.epoch, place.step
 
     def maybe_load_initial_counters_from_ckpt(self, *args: Any, **kwargs: Any) -> tuple[int, int]:
         del args, kwargs
-        return self._epoch, 0
+        return self._epoch, self._step
 
 
 def _dataset(arguments: Any) -> Any:
     return arguments["epoch_iterator"]._distributed_dataset if KERAS_3 else arguments["data_handler"]._dataset
+
+
+def _iterators_made(arguments: Any, unknown: int = 0) -> int:
+    return int(getattr(_dataset(arguments), "iterators_made", unknown))
+
+
+def _goes_on_reading(arguments: Any) -> bool:
+    """Whether Keras 3 reads on where an epoch ends, since the user has said how many steps one has."""
+    iterator = arguments["epoch_iterator"]
+    return bool(iterator.steps_per_epoch) and iterator._current_iterator is not None
 
 
 def _fit_arguments() -> Any:
