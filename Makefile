@@ -4,7 +4,7 @@ PYTHON ?= python3
 TENSORFLOW ?= tensorflow-cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help train test test-addons lint docs bench clean
+.PHONY: help train test test-addons lint docs bench soak clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -44,6 +44,9 @@ bench: .venv/ready ## Run all benchmarks, about 50 minutes; those between test h
 
 .venv-addons/ready: setup.cfg docker/horovod_wheel.sh tools/environment.sh
 	./tools/environment.sh $(PYTHON) .venv-addons addons,test
+
+soak: .venv/ready ## Kill training at 24 moments, on three layouts; about 20 minutes
+	.venv/bin/python tests/killing.py
 
 clean: ## Remove both environments and all results
 	rm -rf .venv .venv-addons results docs/_build

@@ -30,8 +30,8 @@ class CheckpointAndResume(keras.callbacks.Callback):
 
     A file holds weights, the optimizer's variables, on each rank what only that rank has (such as what `DGC` has not sent), the
     random states of Python, NumPy and Keras, how far the dataset has been shuffled and read, what metrics have counted, and what
-    callbacks remember. A run that was killed and started again ends with the weights of one that was not. Put it first in the list
-    of callbacks.
+    callbacks remember. A run that was killed and started again ends with the weights of one that was not. Put it first in the
+    list of callbacks.
 
     A callback of yours takes part by two methods: `get_state()`, which returns a dictionary of plain values, and
     `set_state(state)`. One that has attributes, but not these methods, is named in a warning.
@@ -42,8 +42,8 @@ class CheckpointAndResume(keras.callbacks.Callback):
         directory: The folder of this run; all ranks may name the same, only rank 0 uses it.
         every_epochs: How many epochs lie between two files, 1 or more. The last epoch is always saved. Defaults to 1.
         keep: How many files stay, 1 or more; more than one, in case one is damaged. Defaults to 2.
-        every_steps: How many steps lie between two files within an epoch, 1 or more; later if gradients wait to be added up, and not
-            before the last step. Batches that were read before are read again, and left out. Defaults to `None`: none within one.
+        every_steps: How many steps lie between two files within an epoch, 1 or more; later if gradients wait to be added up, and
+            not before the last step. Batches that were read before are read again, and left out. Defaults to `None`: none.
 
     Raises:
         ValueError: If a number is outside its range; in `fit`, if the folder holds another model's checkpoints, those of another

@@ -31,17 +31,17 @@ def main() -> None:
     train, test = load_images()
     rows = tf.data.Dataset.from_tensor_slices(train)
     ways = {
-        "rate decay": lambda: callbacks.StepDecay({epoch: 1 / times for epoch, times in TIMES.items()}),
-        "batch ramp": lambda: callbacks.BatchSizeRamp(TIMES),
+        "rate decay": (lambda: callbacks.StepDecay({epoch: 1 / times for epoch, times in TIMES.items()}), tf.data.Dataset.batch),
+        "batch ramp": (lambda: callbacks.BatchSizeRamp(TIMES), tfdist.data.rampable),
     }
     found: dict[str, list[tuple[float, int, dict]]] = {name: [] for name in ways}
     for seed in range(options.seeds):
-        for name, make in ways.items():
+        for name, (make, batch) in ways.items():
             keras.utils.set_random_seed(seed)
             with strategy.scope():
                 model = build_model(keras)
                 model.compile(keras.optimizers.SGD(RATE, momentum=0.9), "sparse_categorical_crossentropy", metrics=["accuracy"])
-            dataset = tfdist.data.rampable(rows.shuffle(len(train[0]), seed=seed), BATCH).prefetch(2)
+            dataset = batch(rows.shuffle(len(train[0]), seed=seed), BATCH).prefetch(2)
             history = model.fit(dataset, epochs=options.epochs, shuffle=False, verbose=0, callbacks=[make()]).history
             accuracy = 100 * model.evaluate(*test, batch_size=1000, verbose=0)[1]
             found[name].append((accuracy, int(model.optimizer.iterations.numpy()), history))

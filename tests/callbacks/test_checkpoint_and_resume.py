@@ -1,18 +1,16 @@
 import os
 import pathlib
-import signal
-import subprocess
-import sys
-import time
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.harness import launch_environ
 from tests.harness import Layout
 from tests.harness import on_ranks
+from tests.harness import skip_unless_installed
+from tests.killing import start
+from tests.killing import weights_differ
 from tests.test_training import assert_equal_on_all_ranks
 from tests.test_training import mlp
 from tests.test_training import some_data
@@ -343,40 +341,12 @@ def test_on_ranks():
         np.testing.assert_allclose(kept.sum(0), total + 1.0, rtol=1e-6)
 
 
-SCRIPT = """
-import sys
-from tests.callbacks.test_checkpoint_and_resume import Noise, run, shuffled
-import keras, numpy as np, time
-
-class Slow(keras.callbacks.Callback):
-    def on_train_batch_end(self, batch, logs=None):
-        print("batch", flush=True)
-        time.sleep(0.02)
-
-model, _ = run(sys.argv[1], 6, Noise(), Slow(), data=shuffled)
-np.savez(sys.argv[2], *model.get_weights())
-"""
-
-
-def test_killed_at_any_moment(tmp_path):
-    """SIGKILL at moments that differ from start to start, until a start comes to its end."""
-    script, rng = tmp_path / "script.py", np.random.default_rng()
-    script.write_text(SCRIPT)
-
-    def start(name, batches=10**6):
-        command = [sys.executable, str(script), str(tmp_path / name), str(tmp_path / f"{name}.npz")]
-        with subprocess.Popen(command, env=launch_environ(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
-            seen = 0
-            while seen < batches and process.stdout.readline():
-                seen += 1
-            if seen == batches:
-                time.sleep(rng.uniform(0, 0.05))
-                process.send_signal(signal.SIGKILL)
-            return process.wait()
-
-    assert start("whole") == 0
-    assert [start("killed", batches) for batches in (3, 9, 14)] == [-signal.SIGKILL] * 3
-    assert start("killed") == 0
-    with np.load(tmp_path / "whole.npz") as whole, np.load(tmp_path / "killed.npz") as killed:
-        for name in whole.files:
-            np.testing.assert_array_equal(killed[name], whole[name])
+@pytest.mark.parametrize("layout", [Layout(1), Layout(2, 1, "mpi")], ids=str)
+def test_killed_at_any_moment(layout, tmp_path):
+    """SIGKILL of all processes at moments that differ from start to start; `make soak` has more of them."""
+    skip_unless_installed(layout.launcher)
+    rng, moments = np.random.default_rng(), (4, 13, 9) if layout.launcher == "none" else (25,)
+    assert start(layout, tmp_path, "whole", None)
+    assert [start(layout, tmp_path, "killed", steps, rng.uniform(0, 0.05)) for steps in moments] == [False] * len(moments)
+    assert start(layout, tmp_path, "killed", None)
+    assert weights_differ(tmp_path, "whole", "killed") == []
