@@ -53,7 +53,7 @@ class RateProduct:
         self._place: tuple[int, int] | None = None
         # What velocities are in proportion to: the rate without the factors that do not want them corrected.
         self._in_velocities: float | None = None
-        self._scale_velocities: Any = None
+        self._mover: Any = None
 
     @classmethod
     def of(cls, model: Any, params: dict[str, Any]) -> RateProduct:
@@ -96,16 +96,17 @@ class RateProduct:
         factors = {owner: owner.factor(position) for owner in self._owners}
         corrected = self._base * math.prod(factor for owner, factor in factors.items() if owner.momentum_correction)
         self._written = self._base * math.prod(factors.values())
-        self._variable.assign(self._written)
         before, self._in_velocities = self._in_velocities, corrected
         if before and abs(corrected - before) > _SAME * before:
-            self._correct(corrected / before)
+            self._move(self._written, corrected / before)
+        else:
+            self._write(self._written)
 
     def rest(self) -> None:
         """Gives the optimizer its base rate."""
         self._take_over()
         if self._place is not None:
-            self._variable.assign(self._base)
+            self._write(self._base)
         self._place = None
 
     def get_state(self) -> dict[str, Any]:
@@ -117,7 +118,7 @@ class RateProduct:
         self._in_velocities = state.get("in_velocities")
         if self._place is None:
             if state.get("base") is not None:
-                self._variable.assign(state["base"])
+                self._write(state["base"])
             self._base = self._read()
 
     def _position(self, epoch: int, batch: int) -> float:
@@ -135,12 +136,15 @@ class RateProduct:
             return
         self._base = found if self._place is None or now == 0 else self._base * found / now
 
-    def _correct(self, ratio: float) -> None:
+    def _move(self, rate: float, ratio: float) -> None:
+        """Sets the rate, and corrects the velocities for it."""
         model = self._model()
-        if self._scale_velocities is None and model is not None:
-            found = _keras.velocities(model.optimizer)
-            self._scale_velocities = _keras.make_scaler(model.distribute_strategy, found) if found else lambda ratio: None
-        self._scale_velocities(ratio)
+        if self._mover is None and model is not None:
+            self._mover = _keras.make_mover(self._variable, _keras.velocities(model.optimizer))
+        self._mover(rate, ratio)
 
     def _read(self) -> float:
-        return float(self._variable.numpy())
+        return _keras.read_number(self._variable)
+
+    def _write(self, rate: float) -> None:
+        _keras.write_number(self._variable, rate)

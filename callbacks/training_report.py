@@ -26,7 +26,7 @@ class TrainingReport(keras.callbacks.Callback):
 
     ```
     logs of the epoch          loss, metrics, and what callbacks before this one in the list add
-    learning_rate              of the epoch's last batch
+    learning_rate              that of the logs, or of the next batch
     batch_size                 the rows of an update
     updates                    of the optimizer, so far
     step_s                     mean over the epoch's steps, without the first step of `fit`, which is compiled
@@ -65,7 +65,6 @@ class TrainingReport(keras.callbacks.Callback):
         self._steps, self._is_first = 0, True
         self._start_s = self._spent_s = 0.0
         self._before = (0.0, 0.0, 0)
-        self._rate = math.nan
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         strategy = self.model.distribute_strategy
@@ -81,7 +80,6 @@ class TrainingReport(keras.callbacks.Callback):
         self._begin_count()
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        self._rate = _keras.rate_now(self.model.optimizer)
         self._start_s = time.perf_counter()
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
@@ -93,7 +91,7 @@ class TrainingReport(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         numbers = {name: float(value) for name, value in (logs or {}).items() if np.ndim(value) == 0}
-        row = {"learning_rate": self._rate, **numbers, **self._sizes(numbers), **self._times()}
+        row = {"learning_rate": _keras.rate_now(self.model.optimizer), **numbers, **self._sizes(numbers), **self._times()}
         self._rows.append({"epoch": epoch, **row})
         if self._writer is not None:
             self._writer.write(epoch, row)

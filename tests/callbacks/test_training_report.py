@@ -68,7 +68,7 @@ def test_a_schedule_and_other_strategies(tmp_path):
     optimizer = keras.optimizers.SGD(keras.optimizers.schedules.ExponentialDecay(0.1, 4, 0.5))
     fit(tmp_path, tf.distribute.MirroredStrategy(["CPU:0"]), optimizer=optimizer, validation_data=None)
     assert scalars(tmp_path)["handed_bytes"] == [0, 0, 0]
-    np.testing.assert_allclose(scalars(tmp_path)["learning_rate"], [0.1 * 0.5 ** (step / 4) for step in (3, 7, 11)], rtol=1e-6)
+    np.testing.assert_allclose(scalars(tmp_path)["learning_rate"], [0.1 * 0.5 ** (step / 4) for step in (4, 8, 12)], rtol=1e-6)
 
 
 def test_panels():

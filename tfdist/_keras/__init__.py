@@ -6,6 +6,7 @@ from tfdist._keras.adoption import adopt as adopt
 from tfdist._keras.calls import all_variables as all_variables
 from tfdist._keras.calls import Call as Call
 from tfdist._keras.calls import call_settings as call_settings
+from tfdist._keras.calls import copies as copies
 from tfdist._keras.calls import current_call as current_call
 from tfdist._keras.calls import first_copy as first_copy
 from tfdist._keras.calls import global_metrics as global_metrics
@@ -41,10 +42,12 @@ from tfdist._keras.optimizer import check_number as check_number
 from tfdist._keras.optimizer import LocalOptimizer as LocalOptimizer
 from tfdist._keras.optimizer import Optimizer as Optimizer
 from tfdist._keras.rates import innermost as innermost
-from tfdist._keras.rates import make_scaler as make_scaler
+from tfdist._keras.rates import make_mover as make_mover
 from tfdist._keras.rates import rate_now as rate_now
 from tfdist._keras.rates import rate_variable as rate_variable
+from tfdist._keras.rates import read_number as read_number
 from tfdist._keras.rates import velocities as velocities
+from tfdist._keras.rates import write_number as write_number
 from tfdist._keras.restart import forget as forget
 from tfdist._keras.saving import save_atomically as save_atomically
 from tfdist._keras.slots import variable_path as variable_path

@@ -142,6 +142,11 @@ def first_copy(variable: Any) -> tf.Variable:
     return variable.values[0] if hasattr(variable, "values") else variable
 
 
+def copies(variable: Any) -> list[tf.Variable]:
+    """The copies of a variable on this process's devices."""
+    return list(variable.values) if hasattr(variable, "values") else [variable]
+
+
 def all_variables(model: Any) -> list[Any]:
     """The TensorFlow variables of a model and its optimizer."""
     optimizer = getattr(model, "optimizer", None)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from tfdist._keras.calls import copies
 from tfdist._keras.calls import KERAS_3
 from tfdist._keras.calls import unwrap
 
@@ -26,16 +27,15 @@ def restore_metrics(model: Any, state: np.ndarray, ranks: Any) -> None:
     added = values if not KERAS_3 else np.zeros_like(values)
     place = 0
     for variable in _variables(model):
-        copies = _copies(variable)
-        length = int(np.prod(variable.shape))
-        parts = [slice(place + length * index, place + length * (index + 1)) for index in range(len(copies))]
-        for copy, part in zip(copies, parts, strict=True):
+        mine, length = copies(variable), int(np.prod(variable.shape))
+        parts = [slice(place + length * index, place + length * (index + 1)) for index in range(len(mine))]
+        for copy, part in zip(mine, parts, strict=True):
             copy.assign((state[ranks.rank, part] + added[part]).reshape(copy.shape).astype(copy.dtype.as_numpy_dtype))
         if hasattr(variable, "tfdist_total"):
             before = sum(state[:, part].sum(0) for part in parts).reshape(variable.shape)
             total = variable.tfdist_total.numpy() if not KERAS_3 else 0
             variable.tfdist_total.assign((before + total).astype(variable.dtype.as_numpy_dtype))
-        place += length * len(copies)
+        place += length * len(mine)
 
 
 def metrics_now(model: Any) -> dict[str, float]:
@@ -50,10 +50,6 @@ def _variables(model: Any) -> list[Any]:
     return [variable for variable in map(unwrap, found) if variable.dtype.is_floating or variable.dtype.is_integer]
 
 
-def _copies(variable: Any) -> list[Any]:
-    return list(variable.values) if hasattr(variable, "values") else [variable]
-
-
 def _values(model: Any) -> np.ndarray:
-    parts = [copy.numpy().astype(np.float64).ravel() for variable in _variables(model) for copy in _copies(variable)]
+    parts = [copy.numpy().astype(np.float64).ravel() for variable in _variables(model) for copy in copies(variable)]
     return np.concatenate(parts) if parts else np.zeros(0)

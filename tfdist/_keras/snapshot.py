@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist._keras.calls import copies
 from tfdist._keras.rates import has_number_as_rate
 from tfdist._keras.rates import rate_variable
 from tfdist._keras.training_state import training_variables
@@ -24,7 +25,7 @@ class Snapshot:
         rate = rate_variable(model.optimizer) if has_number_as_rate(model.optimizer) else None
         variables = [variable for variable in training_variables(model) if variable is not rate]
         # TensorFlow copies a buffer only when it is written to while somebody holds it.
-        self._values = [(copy, tf.identity(copy)) for variable in variables for copy in _copies(variable)]
+        self._values = [(copy, tf.identity(copy)) for variable in variables for copy in _all_copies(variable)]
 
     def restore(self) -> None:
         """Gives the variables these values back."""
@@ -32,6 +33,5 @@ class Snapshot:
             copy.assign(value)
 
 
-def _copies(variable: Any) -> list[Any]:
-    copies = list(variable.values) if hasattr(variable, "values") else [variable]
-    return [*copies, *([variable.tfdist_total] if hasattr(variable, "tfdist_total") else [])]
+def _all_copies(variable: Any) -> list[Any]:
+    return [*copies(variable), *([variable.tfdist_total] if hasattr(variable, "tfdist_total") else [])]

@@ -82,7 +82,7 @@ class GradientAccumulation(_keras.Wrapper):
 
     def batches_of_update(self) -> tuple[int, int]:
         """How many batches' gradients wait for a step, and how many a step takes."""
-        return int(self._batch.numpy()), int(self.steps.numpy())
+        return int(_keras.read_number(self._batch)), int(_keras.read_number(self.steps))
 
     def apply_sums(self, sums: list[Any], variables: list[Any]) -> None:
         raise ValueError("Gradients are accumulated in each replica, before they are summed.")
