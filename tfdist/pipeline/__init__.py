@@ -1,0 +1,1 @@
+"""Models that are cut into stages, through which minibatches run without draining."""
