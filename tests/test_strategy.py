@@ -1,11 +1,15 @@
 """What one process can show of the strategy: arguments, and what it refuses."""
 
+import subprocess
+import sys
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import tfdist
+from tests.harness import launch_environ
 from tests.harness import Layout
 from tests.harness import on_ranks
 
@@ -96,3 +100,10 @@ def test_a_model_without_our_strategy_is_saved_as_before(tmp_path):
     model.save(tmp_path / "model.keras")
     model.save_weights(tmp_path / "model.weights.h5")
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_one_import_gives_all_parts():
+    program = (
+        "import tfdist; tfdist.callbacks.LearningRateWarmup, tfdist.optimizers.LARS, tfdist.data.rampable, tfdist.mixed_precision"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, env=launch_environ(), cwd="/")

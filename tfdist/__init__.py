@@ -1,5 +1,7 @@
 """Distributed training for Keras: one line more in a script that works."""
 
+from tfdist import callbacks as callbacks
+from tfdist import data as data
 from tfdist import mixed_precision as mixed_precision
 from tfdist import optimizers as optimizers
 from tfdist.agreement import RankMismatchError as RankMismatchError

@@ -9,6 +9,7 @@ from tests.test_training import dense
 from tests.test_training import mlp
 from tests.test_training import some_data
 from tfdist import HierarchicalStrategy
+from tfdist._extended import NoiseScaleMeter
 from tfdist.callbacks import BatchSizeRamp
 from tfdist.callbacks import NoiseScaleMonitor
 from tfdist.callbacks.batch_size_ramp import grown_to
@@ -79,6 +80,7 @@ def test_equal_to_a_twin_and_to_the_covariance():
     gradients = row_gradients(accumulating, x, y)
     expected = gradients.var(0).sum() / np.sum(gradients.mean(0) ** 2)
     assert history.history["noise_scale"][0] == pytest.approx(expected, rel=0.35)
+    assert accumulating.train_function is None  # the next step is traced without it
     # It is gone after fit, and measures nothing that has no whole gradients.
     assert "noise_scale" not in accumulating.fit(x[:16], y[:16], verbose=0).history
     sparse = compiled(strategy, lambda: DGC(0.1, sparsity=0.5, rampup=(), dense_below=0))
@@ -111,5 +113,7 @@ def test_state_and_wrong_use():
         model.fit(*some_data(), verbose=0, callbacks=[NoiseScaleMonitor()])
     with pytest.raises(ValueError, match=r"Received: smoothing=1.0"):
         NoiseScaleMonitor(1.0)
+    meter = NoiseScaleMeter(elements=10, smoothing=0.0)  # a sum of statistics has fewer elements
+    assert [meter.is_for([[tf.zeros(2)], [tf.zeros(length)]]) for length in (2, 3)] == [False, True]
     assert NoiseScaleMonitor.noise_scale(-1.0, 2.0) == 0
     assert NoiseScaleMonitor.noise_scale(1.0, -2.0) == np.inf

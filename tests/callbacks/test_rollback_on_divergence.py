@@ -63,6 +63,19 @@ def test_goes_back_and_the_data_come_again():
     assert history["rollbacks"] == [1]
     assert np.isfinite(history["loss"]).all()
     assert_same(model, expected)
+    # A state that was not good does not become so by the loss after it: the second time it would be gone back to.
+    model, history = fit(RollbackOnDivergence(every_steps=2), Poison(5, 7))
+    assert history["rollbacks"] == [2]
+    assert np.isfinite(model.get_weights()[0]).all()
+
+
+def test_logs_are_means_but_it_looks_at_each_batch():
+    rollback, losses = RollbackOnDivergence(), [1.0, 2.0, 9.0, 0.5]
+    means = np.cumsum(losses) / np.arange(1, 5)
+    found = [rollback._loss_of_batch(batch, {"loss": mean}) for batch, mean in enumerate(means)]
+    np.testing.assert_allclose(found, losses)
+    with pytest.raises(ValueError, match=r"which must be in the logs. Received: \['mae'\]"):
+        rollback._loss_of_batch(4, {"mae": 1.0})
 
 
 def test_a_loss_far_above_the_best_has_diverged():
@@ -116,6 +129,12 @@ def test_the_rate_is_lowered_and_velocities_go_by_it():
 
     expected, _ = fit(Rates(), optimizer=sgd, data=batches(range(9)))
     for mine, other in zip(constant.get_weights(), expected.get_weights(), strict=True):
+        np.testing.assert_allclose(mine, other, atol=1e-6)
+    # Velocities are those of the rate at batch 4, where it was lower than at batch 6.
+    rising, _ = fit(LearningRateWarmup(1), RollbackOnDivergence(every_steps=2), Poison(5), optimizer=sgd)
+    factors[:] = [LearningRateWarmup(1).factor(batch / 12) for batch in (0, 1, 2, 3, 7, 8, 9, 10, 11)]
+    expected, _ = fit(Rates(), optimizer=sgd, data=batches(range(9)))
+    for mine, other in zip(rising.get_weights(), expected.get_weights(), strict=True):
         np.testing.assert_allclose(mine, other, atol=1e-6)
 
 

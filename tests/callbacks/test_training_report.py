@@ -71,6 +71,19 @@ def test_a_schedule_and_other_strategies(tmp_path):
     np.testing.assert_allclose(scalars(tmp_path)["learning_rate"], [0.1 * 0.5 ** (step / 4) for step in (4, 8, 12)], rtol=1e-6)
 
 
+class SlowStart(keras.callbacks.Callback):
+    steps = 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        time.sleep(0.5 if self.steps == 0 else 0.0)
+        self.steps += 1
+
+
+def test_the_first_step_is_not_counted(tmp_path):
+    fit(tmp_path, callbacks=[SlowStart()], validation_data=None)
+    assert max(scalars(tmp_path)["step_s"]) < 0.15
+
+
 def test_panels():
     assert panels_of(["a", "val_a", "wire_s", "b"]) == [("a", ["a", "val_a"]), ("seconds of a step", ["wire_s"]), ("b", ["b"])]
 

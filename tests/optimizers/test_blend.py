@@ -48,6 +48,12 @@ def test_the_ends_are_the_optimizers_themselves():
             np.testing.assert_array_equal(mine, other)
 
 
+def test_what_has_no_share_may_be_infinite():
+    variables, blend = some_variables(), Blend(sgd(), sgd(3e38))
+    apply(blend, [100 * gradient for gradient in some_gradients(variables, 0)], variables)
+    assert all(np.isfinite(variable.numpy()).all() for variable in variables)
+
+
 def test_in_between_it_is_the_mean():
     for mine, first, second in zip(after(with_share(0.25), 1), after(sgd(), 1), after(adam(), 1), strict=True):
         np.testing.assert_allclose(mine, 0.75 * first + 0.25 * second, rtol=1e-6)
@@ -67,6 +73,11 @@ def test_rates_noise_and_restarts_reach_both():
         mine, other = fitted(with_share(share), *callbacks()), fitted(plain(), *callbacks())
         for weight, theirs in zip(mine.get_weights(), other.get_weights(), strict=True):
             np.testing.assert_allclose(weight, theirs, atol=1e-7)
+    blend = Blend(adam(), sgd())
+    blend.second_share.assign(1.0)
+    mine, other = fitted(blend, LearningRateWarmup(2)), fitted(sgd(), LearningRateWarmup(2))  # with its velocities
+    for weight, theirs in zip(mine.get_weights(), other.get_weights(), strict=True):
+        np.testing.assert_allclose(weight, theirs, atol=1e-7)
     blend = with_share(0.5)
     fitted(blend)
     assert len(forget(blend, HierarchicalStrategy(), None, ())) == 4 * 3  # a velocity, and two moments
