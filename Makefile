@@ -45,7 +45,7 @@ bench: .venv/ready ## Run all benchmarks, about 50 minutes; those between test h
 .venv-addons/ready: setup.cfg docker/horovod_wheel.sh tools/environment.sh
 	./tools/environment.sh $(PYTHON) .venv-addons addons,test
 
-soak: .venv/ready ## Kill training at 24 moments, on three layouts; about 20 minutes
+soak: .venv/ready ## Kill training at 24 moments, on three layouts; about 9 minutes
 	.venv/bin/python tests/killing.py
 
 clean: ## Remove both environments and all results
