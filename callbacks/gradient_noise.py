@@ -37,6 +37,9 @@ class GradientNoise(keras.callbacks.Callback):
     Reference:
         Neelakantan et al. 2015, arXiv 1511.06807, section 3, equation 1. Gradients of embeddings are made dense, since noise goes
         to every row.
+
+    Limits:
+        After a `fit` that was interrupted by an error, the noise stays until a `fit` with this callback has ended, or a new optimizer.
     """
 
     steers = True
@@ -53,9 +56,10 @@ class GradientNoise(keras.callbacks.Callback):
         return self.eta / (1.0 + step) ** self.gamma
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        if _keras.is_hooked(self.model.optimizer):
+        if _keras.owner_of_hook(self.model.optimizer) is self.params:
             raise ValueError("Give `fit` one GradientNoise. Received: two of them in `callbacks`.")
-        _keras.hook_gradients(self.model.optimizer, self._noise)
+        _keras.unhook_gradients(self.model.optimizer)  # of a fit that was interrupted
+        _keras.hook_gradients(self.model.optimizer, self._noise, self.params)
         _keras.trace_again(self.model)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:

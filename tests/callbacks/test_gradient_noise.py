@@ -86,6 +86,23 @@ def test_wrong_arguments():
         model.fit(*some_data(), verbose=0, callbacks=[GradientNoise(), GradientNoise()])
 
 
+def test_after_a_fit_that_was_interrupted():
+    class Interrupt(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            raise InterruptedError
+
+    model, zeros = big_model(), (np.zeros((8, 100)), np.zeros((8, 200)))
+    model.compile(keras.optimizers.SGD(1.0), "mse")
+    with pytest.raises(InterruptedError):
+        model.fit(*zeros, batch_size=8, verbose=0, callbacks=[GradientNoise(1.0), Interrupt()])
+    before = model.get_weights()[0]
+    model.fit(*zeros, batch_size=8, verbose=0, callbacks=[GradientNoise(0.25, gamma=0.0)])
+    assert abs(moved(model, before).std() - 0.5) < 0.05
+    after = model.get_weights()[0]
+    model.fit(*zeros, batch_size=8, verbose=0)
+    np.testing.assert_array_equal(model.get_weights()[0], after)
+
+
 @on_ranks(Layout(1, 2), Layout(2, 2, "mpi"), Layout(2, 1, "horovod"))
 def test_the_same_on_every_replica_as_of_one_device():
     strategy = HierarchicalStrategy()

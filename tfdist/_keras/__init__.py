@@ -30,7 +30,7 @@ from tfdist._keras.fits import place_within as place_within
 from tfdist._keras.fits import read_on as read_on
 from tfdist._keras.fits import set_steps as set_steps
 from tfdist._keras.gradient_hook import hook_gradients as hook_gradients
-from tfdist._keras.gradient_hook import is_hooked as is_hooked
+from tfdist._keras.gradient_hook import owner_of_hook as owner_of_hook
 from tfdist._keras.gradient_hook import trace_again as trace_again
 from tfdist._keras.gradient_hook import unhook_gradients as unhook_gradients
 from tfdist._keras.loss_scale import BaseLossScaleOptimizer as BaseLossScaleOptimizer

@@ -15,12 +15,13 @@ from tfdist._keras.wrapper import is_given_sums
 _STEP_METHOD = "_backend_update_step" if KERAS_3 else "_internal_apply_gradients"
 
 
-def hook_gradients(optimizer: Any, noise: Callable[[int, Any, Any], Any]) -> None:
+def hook_gradients(optimizer: Any, noise: Callable[[int, Any, Any], Any], owner: Any) -> None:
     """Lets an optimizer add something to each sum of gradients, after clipping; called before its step is traced.
 
     Args:
         optimizer: Any optimizer; what is added goes to those inside it that change variables.
         noise: What is added, given the variable's place, the gradient, and the steps before this one; the same on all replicas.
+        owner: What `owner_of_hook` returns.
 
     Raises:
         ValueError: If the optimizer is one of Keras's legacy ones.
@@ -29,10 +30,10 @@ def hook_gradients(optimizer: Any, noise: Callable[[int, Any, Any], Any]) -> Non
         if not hasattr(inner, _STEP_METHOD):
             name = type(inner).__name__
             raise ValueError(f"A legacy optimizer cannot be given noise; use one of keras.optimizers. Received: {name}.")
-        _hook(inner, noise)
+        _hook(inner, noise, owner)
 
 
-def _hook(inner: Any, noise: Callable[[int, Any, Any], Any]) -> None:
+def _hook(inner: Any, noise: Callable[[int, Any, Any], Any], owner: Any) -> None:
     original = getattr(inner, _STEP_METHOD)
 
     def add(gradients: Any) -> list[Any]:
@@ -50,6 +51,7 @@ def _hook(inner: Any, noise: Callable[[int, Any, Any], Any]) -> None:
             gradients, variables = zip(*grads_and_vars, strict=True)
             return original(list(zip(add(gradients), variables, strict=True)))
 
+    step.owner = owner  # type: ignore[attr-defined]
     object.__setattr__(inner, _STEP_METHOD, step)
 
 
@@ -59,9 +61,10 @@ def unhook_gradients(optimizer: Any) -> None:
         vars(inner).pop(_STEP_METHOD, None)
 
 
-def is_hooked(optimizer: Any) -> bool:
-    """Whether `hook_gradients` was called for this optimizer."""
-    return any(_STEP_METHOD in vars(inner) for inner in leaves(optimizer))
+def owner_of_hook(optimizer: Any) -> Any:
+    """For whom `hook_gradients` was called, and not taken back; None if it was not."""
+    hooks = (vars(inner).get(_STEP_METHOD) for inner in leaves(optimizer))
+    return next((hook.owner for hook in hooks if hasattr(hook, "owner")), None)
 
 
 def trace_again(model: Any) -> None:
