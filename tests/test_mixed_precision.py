@@ -108,7 +108,8 @@ class MeanOfRows(keras.layers.Layer):
 def a_replica_without_rows_is_no_reason_to_skip(strategy):
     """The gradients that are kept for a later sum must be free of its NaN."""
     x = np.random.default_rng(0).normal(size=(17, 4)).astype("float32")
-    for inner in (lambda: GradientAccumulation(sgd(), 2), lambda: DGC(0.1, sparsity=0.6, rampup=(), dense_below=0)):
+    for inner in (lambda: GradientAccumulation(sgd(), 2), lambda: DGC(0.01, sparsity=0.6, rampup=(), dense_below=0)):
+        keras.utils.set_random_seed(1)  # from some weights it would diverge, and be infinite rightly
         with strategy.scope():
             layers = [keras.layers.Dense(3), MeanOfRows(), keras.layers.Dense(1)]
             model = keras.Sequential([keras.Input((4,)), *layers])
