@@ -39,7 +39,8 @@ class GradientNoise(keras.callbacks.Callback):
         to every row.
 
     Limits:
-        After a `fit` that was interrupted by an error, the noise stays until a `fit` with this callback has ended, or a new optimizer.
+        After a `fit` that was interrupted by an error, the noise stays until a `fit` with this callback has ended, or there is a
+        new optimizer.
     """
 
     steers = True
