@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
@@ -182,14 +183,22 @@ def is_given_sums(optimizer: Any) -> bool:
     return _SUM_METHOD in vars(optimizer)
 
 
-def check_optimizer(optimizer: Any, wrapper: str) -> None:
-    """Refuses what is no optimizer.
+def check_optimizer(optimizer: Any, wrapper: str, reasons: Mapping[str, bool] | None = None) -> None:
+    """Refuses what is no optimizer, or one that cannot be inside a wrapper.
+
+    Args:
+        optimizer: What was given.
+        wrapper: The wrapper's name.
+        reasons: Why it cannot, each with whether it holds.
 
     Raises:
-        ValueError: With the wrapper's name.
+        ValueError: With the wrapper's name, and the first reason that holds.
     """
     if not hasattr(optimizer, "apply_gradients"):
         raise ValueError(f"`{wrapper}` goes around a Keras optimizer. Received: optimizer={optimizer!r}.")
+    for reason, holds in (reasons or {}).items():
+        if holds:
+            raise ValueError(f"`{wrapper}` cannot go around this optimizer: {reason}. Received: {type(optimizer).__name__}.")
 
 
 def accumulates(optimizer: Any) -> bool:

@@ -112,13 +112,10 @@ def _assign(variables: list[Any], values: list[Any], then: Any = lambda: None) -
 
 
 def _check(optimizer: Any) -> None:
-    _keras.check_optimizer(optimizer, "Blend")
     reasons = {
         "accumulation goes around: GradientAccumulation(Blend(first, second), steps)": _keras.accumulates(optimizer),
         "loss scaling goes around: LossScaleOptimizer(Blend(first, second))": _keras.scales_loss(optimizer),
         "it sums itself": _keras.wants_local(optimizer),
         "the average of the weights would be that of its own steps": bool(getattr(optimizer, "use_ema", False)),
     }
-    for reason, holds in reasons.items():
-        if holds:
-            raise ValueError(f"`Blend` cannot take this optimizer: {reason}. Received: {type(optimizer).__name__}.")
+    _keras.check_optimizer(optimizer, "Blend", reasons)

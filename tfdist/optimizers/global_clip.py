@@ -73,13 +73,10 @@ class GlobalClip(_keras.Wrapper):
 
 
 def _check_inner(optimizer: Any) -> None:
-    _keras.check_optimizer(optimizer, "GlobalClip")
     reasons = {
         "it clips already": _keras.clips(optimizer),
         "accumulation goes around: GradientAccumulation(GlobalClip(optimizer, ...), steps)": _keras.accumulates(optimizer),
         "it sums itself, and has a `clipnorm` of its own": _keras.wants_local(optimizer),
         "loss scaling goes around: LossScaleOptimizer(GlobalClip(optimizer, ...))": _keras.scales_loss(optimizer),
     }
-    for reason, holds in reasons.items():
-        if holds:
-            raise ValueError(f"`GlobalClip` cannot go around this optimizer: {reason}. Received: {type(optimizer).__name__}.")
+    _keras.check_optimizer(optimizer, "GlobalClip", reasons)
