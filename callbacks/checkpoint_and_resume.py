@@ -109,8 +109,8 @@ class CheckpointAndResume(keras.callbacks.Callback):
             self._save(_keras.place_between(epoch, has_begun=True))
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        if self._resumed is not None and self._begun_at >= 0:
-            self._go_on_within(self._place_of(self._resumed))
+        if self._resumed is not None:
+            self._go_on_within(self._resumed)
             return
         is_due = self.every_steps is not None and batch - self._saved_step >= self.every_steps
         is_last = batch + 1 >= (self.params.get("steps") or math.inf)
@@ -154,11 +154,11 @@ class CheckpointAndResume(keras.callbacks.Callback):
     def _place_of(checkpoint: Checkpoint) -> _keras.Place:
         return _keras.Place(**checkpoint.about["place"])
 
-    def _go_on_within(self, place: _keras.Place) -> None:
+    def _go_on_within(self, checkpoint: Checkpoint) -> None:
         """Before the first step: what callbacks have done since an epoch that had begun before was said to begin is undone."""
-        checkpoint = self._resumed
+        place = self._place_of(checkpoint)
         _keras.read_on(place)
-        if checkpoint is None or not place.step:
+        if not place.step:
             return
         _keras.restore_training(self.model, checkpoint.arrays, self._ranks())
         callback_states.restore(_keras.fit_callbacks(), checkpoint.about["callbacks"])

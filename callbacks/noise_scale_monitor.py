@@ -30,7 +30,6 @@ class NoiseScaleMonitor(keras.callbacks.Callback):
         ValueError: If `smoothing` is outside its range; in `fit`, if the strategy is another one, or has one replica.
 
     Example:
-        >>> devices = ["CPU:0", "CPU:1"]  # two logical devices, made at the start
         >>> monitor = NoiseScaleMonitor(smoothing=0.9)
         >>> monitor.noise_scale(noise=60.0, signal=0.5)
         120.0

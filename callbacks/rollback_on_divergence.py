@@ -53,7 +53,8 @@ class RollbackOnDivergence(RateFactor):
 
     Limits:
         A dataset that calls Python, or one of another strategy, cannot go back: its data go on. Arrays that Keras shuffles are
-        shuffled anew. A state of the epoch before is used if the first batch of an epoch diverges; the data go on then, too.
+        shuffled anew. A state of the epoch before is used if the first batch of an epoch diverges; the data go on then, too. The
+        size of the batch is that of the epoch, and stays.
     """
 
     needs_steps = False
