@@ -54,6 +54,22 @@ def set_steps(steps: int | None) -> None:
             callback.target = steps
 
 
+def steps_of_execution() -> tuple[int, bool | None]:
+    """How many steps the running `fit` takes at once now, and whether the epoch ends with them; None if that is not known."""
+    arguments = _fit_arguments()
+    if KERAS_3:
+        iterator, first, last = arguments["epoch_iterator"], arguments["begin_step"], arguments["end_step"]
+        # What it counts itself, where the length is not known, is one too many.
+        steps = iterator.steps_per_epoch or iterator.data_adapter.num_batches
+    else:
+        handler = arguments["data_handler"]
+        steps, first = handler.inferred_steps, arguments["step"]
+        last = first + handler.step_increment
+    if not steps:
+        return last - first + 1, None
+    return min(last + 1, steps) - first, last + 1 >= steps
+
+
 def fit_callbacks() -> list[Any]:
     """The callbacks of the `fit` that is running, also those that Keras has added."""
     return list(_fit_arguments()["callbacks"].callbacks)

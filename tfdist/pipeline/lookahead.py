@@ -1,0 +1,41 @@
+"""A batch ahead, so that the last one is known as such."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tfdist import _keras
+
+
+class Lookahead:
+    """Reads batches, each time with whether there are more.
+
+    Args:
+        iterator: Yields batches.
+
+    Example:
+        >>> ahead = Lookahead(iter([(1, 2), (3, 4), (5, 6)]))
+        >>> ahead.next(2), ahead.next(2)
+        (([(1, 2, None), (3, 4, None)], False), ([(5, 6, None)], True))
+    """
+
+    def __init__(self, iterator: Any) -> None:
+        self.iterator = iterator
+        self._next: Any = None
+        self._is_begun = False
+
+    def next(self, count: int) -> tuple[list[Any], bool]:
+        """The next batches, fewer at the end.
+
+        Raises:
+            StopIteration: If there is none.
+        """
+        if not self._is_begun:
+            self._next, self._is_begun = next(self.iterator, None), True
+        if self._next is None:
+            raise StopIteration
+        found: list[Any] = []
+        while self._next is not None and len(found) < count:
+            found.append(_keras.unpack_batch(self._next))
+            self._next = next(self.iterator, None)
+        return found, self._next is None
