@@ -47,6 +47,7 @@ class HierarchicalStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         compression: How gradients are made smaller between hosts: "fp16", "bf16", "int8", or not at all. Defaults to `None`.
         algorithm: How ranks sum: "engine" is the engine's own; over MPI also "ring", "halving_doubling", "binary_blocks",
             "hierarchical", "hierarchical_master", "hybrid"; "auto" is the fastest by prediction. Defaults to `"auto"`.
+        pipelined: Whether a process is one replica, whose devices are the stages of a `PipelineModel`. Defaults to `False`.
 
     Raises:
         ValueError: If an argument is not one of those known, a device does not exist or is given twice.
@@ -68,6 +69,7 @@ class HierarchicalStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         fusion_bytes: int = DEFAULT_FUSION_BYTES,
         compression: str | None = None,
         algorithm: str = "auto",
+        pipelined: bool = False,
     ) -> None:
         _check_known("compression", compression or "none", tuple(COMPRESSORS))
         _check_known("algorithm", algorithm, ALGORITHMS)
@@ -79,13 +81,15 @@ class HierarchicalStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         hosts = self._communicator.gather_host_names()
         local = [rank for rank, host in enumerate(hosts) if host == hosts[self.rank]]
         self._devices = _resolve_devices(devices, local.index(self.rank), len(local))
-        self._topology = Topology(hosts, tuple(self._agreement.meet("count devices", len(self._devices))))
+        self._pipelined = pipelined
+        replicas = self._devices[:1] if pipelined else self._devices
+        self._topology = Topology(hosts, tuple(self._agreement.meet("count devices", len(replicas))))
         _check_same_devices(self._topology)
         self._agreement.compare("HierarchicalStrategy", {"strategy": self._settings})
         executor = Executor(self._communicator, self._agreement, fusion_bytes, *self._sums())
         self._final_results: dict[int, Any] = {}
         self._reduction_checked = False
-        extended = _extended.HierarchicalExtended(self, self._devices, executor, self.rank, self.size)
+        extended = _extended.HierarchicalExtended(self, replicas, executor, self.rank, self.size)
         # The parent class is there for Keras, which by it averages metrics over processes; its own constructor would start
         # TensorFlow's cluster.
         tf.distribute.Strategy.__init__(self, extended)
@@ -117,6 +121,16 @@ class HierarchicalStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         return int(self.is_chief)
 
     @property
+    def devices(self) -> list[str]:
+        """This process's devices."""
+        return list(self._devices)
+
+    @property
+    def pipelined(self) -> bool:
+        """Whether this process's devices are the stages of one replica."""
+        return self._pipelined
+
+    @property
     def topology(self) -> Topology:
         """Hosts x processes x devices."""
         return self._topology
@@ -129,6 +143,7 @@ class HierarchicalStrategy(tf.distribute.MultiWorkerMirroredStrategy):
             "devices": self._devices,
             "fusion_bytes": self._settings["fusion_bytes"],
             "num_replicas_in_sync": self._topology.num_replicas,
+            "pipelined": self._pipelined,
             "rank": self.rank,
             "size": self.size,
             "topology": str(self._topology),

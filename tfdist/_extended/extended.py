@@ -10,14 +10,17 @@ One step, as `Strategy.run` traces it:
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections.abc import Callable
 from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.distribute import cross_device_ops
 from tensorflow.python.distribute import cross_device_utils
+from tensorflow.python.distribute import device_util
 from tensorflow.python.distribute import distribute_utils
 from tensorflow.python.distribute import mirrored_strategy
 from tensorflow.python.distribute import reduce_util
@@ -282,6 +285,15 @@ class HierarchicalExtended(OverRanks, mirrored_strategy.MirroredExtended):
                 start = variable.values[0].read_value() * len(self._devices) * self._size
                 variable.tfdist_total = resource_variable_ops.ResourceVariable(start, trainable=False)
         return variable
+
+    @contextlib.contextmanager
+    def placing_on(self, device: str) -> Iterator[None]:
+        """Variables that are made in here are on a device of a stage, though this process's replica computes elsewhere."""
+        before, self._devices = self._devices, (device_util.canonicalize(device),)
+        try:
+            yield
+        finally:
+            self._devices = before
 
     def broadcast_new_variables(self) -> None:
         """Gives all ranks the first rank's values of the variables that were made since the last call."""

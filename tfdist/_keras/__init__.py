@@ -35,9 +35,12 @@ from tfdist._keras.gradient_hook import owner_of_hook as owner_of_hook
 from tfdist._keras.gradient_hook import trace_again as trace_again
 from tfdist._keras.gradient_hook import unhook_gradients as unhook_gradients
 from tfdist._keras.graph import copy_on_devices as copy_on_devices
+from tfdist._keras.graph import inputs_of as inputs_of
 from tfdist._keras.graph import layer_calls as layer_calls
 from tfdist._keras.graph import LayerCall as LayerCall
 from tfdist._keras.graph import model_ends as model_ends
+from tfdist._keras.graph import output_names as output_names
+from tfdist._keras.graph import outputs_like as outputs_like
 from tfdist._keras.loss_scale import BaseLossScaleOptimizer as BaseLossScaleOptimizer
 from tfdist._keras.loss_scale import is_keras_loss_scale as is_keras_loss_scale
 from tfdist._keras.metric_state import metric_state as metric_state
@@ -48,9 +51,14 @@ from tfdist._keras.optimizer import LocalOptimizer as LocalOptimizer
 from tfdist._keras.optimizer import Optimizer as Optimizer
 from tfdist._keras.pipelines import apply_as_step as apply_as_step
 from tfdist._keras.pipelines import build_metrics as build_metrics
+from tfdist._keras.pipelines import call_with_weights as call_with_weights
+from tfdist._keras.pipelines import has_own_train_step as has_own_train_step
 from tfdist._keras.pipelines import index_of as index_of
 from tfdist._keras.pipelines import loss_of as loss_of
+from tfdist._keras.pipelines import loss_scale as loss_scale
 from tfdist._keras.pipelines import place_slots as place_slots
+from tfdist._keras.pipelines import rescale as rescale
+from tfdist._keras.pipelines import step_number as step_number
 from tfdist._keras.pipelines import unpack_batch as unpack_batch
 from tfdist._keras.pipelines import update_metrics as update_metrics
 from tfdist._keras.rates import innermost as innermost
@@ -77,6 +85,7 @@ from tfdist._keras.wrapper import build as build
 from tfdist._keras.wrapper import check_optimizer as check_optimizer
 from tfdist._keras.wrapper import clips as clips
 from tfdist._keras.wrapper import deserialize as deserialize
+from tfdist._keras.wrapper import needs_all_gradients as needs_all_gradients
 from tfdist._keras.wrapper import scales_loss as scales_loss
 from tfdist._keras.wrapper import serialize as serialize
 from tfdist._keras.wrapper import sum_gradients as sum_gradients

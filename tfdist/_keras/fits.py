@@ -55,7 +55,13 @@ def set_steps(steps: int | None) -> None:
 
 
 def steps_of_execution() -> tuple[int, bool | None]:
-    """How many steps the running `fit` takes at once now, and whether the epoch ends with them; None if that is not known."""
+    """How many steps the running `fit` takes at once now, and whether the epoch ends with them; None if that is not known.
+
+    `train_on_batch` is an epoch of one step.
+    """
+    call = current_call()
+    if call is not None and call.method == "train_on_batch":
+        return 1, True
     arguments = _fit_arguments()
     if KERAS_3:
         iterator, first, last = arguments["epoch_iterator"], arguments["begin_step"], arguments["end_step"]

@@ -44,6 +44,26 @@ def model_ends(model: Any) -> tuple[list[Any], list[Any]]:
     return list(tf.nest.flatten(functional.inputs)), list(tf.nest.flatten(functional.outputs))
 
 
+def output_names(model: Any) -> list[str]:
+    """The names of a model's outputs, by which losses and metrics may be given."""
+    return list(_functional(model).output_names)
+
+
+def inputs_of(model: Any, x: Any) -> list[Any]:
+    """A batch's inputs in the order of `model_ends`, with the types and ranks that a model's call would give them."""
+    functional = _functional(model)
+    if KERAS_3:
+        return list(tf.nest.flatten(functional._standardize_inputs(x)))
+    flat = functional._flatten_to_reference_inputs(x)
+    return [functional._conform_to_reference_input(t, ref_input=r) for t, r in zip(flat, functional.inputs, strict=True)]
+
+
+def outputs_like(model: Any, outputs: list[Any]) -> Any:
+    """Outputs, in the order of `model_ends`, in the structure that a model's call gives."""
+    functional = _functional(model)
+    return tf.nest.pack_sequence_as(functional._outputs_struct if KERAS_3 else functional._nested_outputs, outputs)
+
+
 def copy_on_devices(model: Any, devices: Mapping[str, str]) -> Any:
     """The same model with layers of its own, whose variables are on devices.
 
@@ -56,13 +76,13 @@ def copy_on_devices(model: Any, devices: Mapping[str, str]) -> Any:
         device = devices.get(layer.name)
         if device is None:
             return layer.__class__.from_config(layer.get_config())
-        with tf.device(device):
+        with _placing_on(device):
             made = layer.__class__.from_config(layer.get_config())
         build = made.build
 
         @functools.wraps(build)  # Keras 3 looks at its arguments
         def build_there(*args: Any, **kwargs: Any) -> Any:
-            with tf.device(device):
+            with _placing_on(device):
                 return build(*args, **kwargs)
 
         object.__setattr__(made, "build", build_there)
@@ -71,6 +91,12 @@ def copy_on_devices(model: Any, devices: Mapping[str, str]) -> Any:
     copied = keras.models.clone_model(model, clone_function=copy)
     copied.set_weights(model.get_weights())
     return copied
+
+
+def _placing_on(device: str) -> Any:
+    """Lets variables be made on a device, also in the scope of a strategy with one replica a process."""
+    placing = getattr(tf.distribute.get_strategy().extended, "placing_on", tf.device)
+    return placing(device)
 
 
 def _functional(model: Any) -> Any:

@@ -231,6 +231,11 @@ def clips(optimizer: Any) -> bool:
     return _inside(optimizer, lambda o: any(getattr(o, name, None) for name in ("clipnorm", "clipvalue", "global_clipnorm")))
 
 
+def needs_all_gradients(optimizer: Any) -> bool:
+    """Whether a wrapper around or inside an optimizer does something with the gradients of all variables together."""
+    return _inside(optimizer, lambda o: bool(getattr(o, "needs_all_gradients", False)))
+
+
 def scales_loss(optimizer: Any) -> bool:
     """Whether gradients are given to an optimizer, or one inside it, times a number."""
     return _inside(optimizer, lambda o: hasattr(o, "dynamic_growth_steps") or getattr(o, "loss_scale_factor", None) is not None)

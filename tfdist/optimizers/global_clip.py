@@ -58,6 +58,7 @@ class GlobalClip(_keras.Wrapper):
         _check_inner(optimizer)
         super().__init__(optimizer, name)
         self._norms = (clipnorm, global_clipnorm)
+        self.needs_all_gradients = global_clipnorm is not None
 
     def apply_sums(self, sums: list[Any], variables: list[Any]) -> None:
         clipnorm, global_clipnorm = self._norms

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfdist import _keras
-
 
 class Lookahead:
     """Reads batches, each time with whether there are more.
@@ -16,7 +14,7 @@ class Lookahead:
     Example:
         >>> ahead = Lookahead(iter([(1, 2), (3, 4), (5, 6)]))
         >>> ahead.next(2), ahead.next(2)
-        (([(1, 2, None), (3, 4, None)], False), ([(5, 6, None)], True))
+        (([(1, 2), (3, 4)], False), ([(5, 6)], True))
     """
 
     def __init__(self, iterator: Any) -> None:
@@ -36,6 +34,6 @@ class Lookahead:
             raise StopIteration
         found: list[Any] = []
         while self._next is not None and len(found) < count:
-            found.append(_keras.unpack_batch(self._next))
+            found.append(self._next)
             self._next = next(self.iterator, None)
         return found, self._next is None

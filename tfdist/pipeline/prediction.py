@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
@@ -35,34 +36,42 @@ def predict_weights(weights: Sequence[Any], updates: Sequence[Any], steps: int) 
     ]
 
 
-def smoothed_update(optimizer: Any) -> Callable[[Any], Any]:
-    """A function that gives, for a variable, the update that an optimizer is about to repeat.
+def smoothed_update(optimizer: Any) -> Callable[[Any], Any] | None:
+    """A function that gives, for a variable, the update that an optimizer is about to repeat; None if it repeats none.
 
     Raises:
-        ValueError: If it keeps none: SGD without momentum, or an optimizer that is not known here.
+        ValueError: If it is not known here what an optimizer keeps.
     """
     inner = _keras.innermost(optimizer)
     if hasattr(inner, "velocities") and hasattr(inner, "slot"):
-        return lambda variable: inner.slot("velocity", variable).read_value()
-    if isinstance(inner, keras.optimizers.SGD) and inner.momentum:
+        return lambda variable: _keras.first_copy(_keras.unwrap(inner.slot("velocity", variable))).read_value()
+    if isinstance(inner, keras.optimizers.SGD):
+        if not inner.momentum:
+            logging.getLogger(__name__).warning("SGD without momentum does not repeat its updates: weights are not predicted.")
+            return None
         return lambda variable: _slot(inner, "momentums", variable)
     if isinstance(inner, keras.optimizers.Adam):
         return lambda variable: _adam(inner, variable)
     raise ValueError(
-        "SpecTrain predicts weights by the smoothed update of an optimizer: SGD with momentum, Adam, AdamW or LARS. Received: "
-        f"{type(inner).__name__}{'' if getattr(inner, 'momentum', 1) else ' with momentum=0'}."
+        "SpecTrain predicts weights by the smoothed update of an optimizer: SGD, Adam, AdamW or LARS; other schedules "
+        f"take any. Received: {type(inner).__name__}."
     )
 
 
 def _adam(optimizer: Any, variable: Any) -> Any:
     """-eta * m_hat / (sqrt(v_hat) + epsilon), with the counts of the last step."""
     first, second = (_slot(optimizer, name, variable) for name in ("momentums", "velocities"))
-    count = tf.maximum(tf.cast(_keras.unwrap(optimizer.iterations), first.dtype), 1.0)
-    rate = tf.cast(_keras.unwrap(optimizer.learning_rate), first.dtype)
+    count = tf.maximum(tf.cast(_keras.step_number(optimizer), first.dtype), 1.0)
+    rate = tf.cast(_rate(optimizer), first.dtype)
     correction = tf.sqrt(1 - tf.pow(optimizer.beta_2, count)) / (1 - tf.pow(optimizer.beta_1, count))
     return -rate * correction * first / (tf.sqrt(second) + optimizer.epsilon)
 
 
 def _slot(optimizer: Any, name: str, variable: Any) -> Any:
     slots = getattr(optimizer, f"_{name}", None) or getattr(optimizer, name)
-    return _keras.unwrap(slots[_keras.index_of(optimizer, variable)]).read_value()
+    return _keras.first_copy(_keras.unwrap(slots[_keras.index_of(optimizer, variable)])).read_value()
+
+
+def _rate(optimizer: Any) -> Any:
+    rate = _keras.unwrap(optimizer.learning_rate)
+    return _keras.first_copy(rate) if isinstance(rate, tf.Variable) else rate
