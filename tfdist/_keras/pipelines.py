@@ -56,7 +56,7 @@ def _in_attributes(model: Any, weights: list[Any]) -> Iterator[None]:
         for name, found in list(attributes.items()):
             if id(found) in values:
                 changed.append((attributes, name, found))
-                attributes[name] = _as_read(*values[id(found)])
+                attributes[name] = _as_read(*values[id(found)], layer.compute_dtype)
         losses = attributes.get("_callable_losses")
         if losses:
             changed.append((attributes, "_callable_losses", losses))
@@ -68,9 +68,9 @@ def _in_attributes(model: Any, weights: list[Any]) -> Iterator[None]:
             attributes[name] = found
 
 
-def _as_read(variable: Any, weight: Any) -> Any:
+def _as_read(variable: Any, weight: Any, compute_dtype: str) -> Any:
     """A weight in the type in which a layer in half precision reads its variable."""
-    return tf.cast(weight, variable._cast_dtype) if hasattr(variable, "_cast_dtype") else weight
+    return tf.cast(weight, compute_dtype) if hasattr(variable, "_should_cast") else weight
 
 
 def _loss_with(loss: Any, values: dict[int, tuple[Any, Any]]) -> Any:
@@ -108,8 +108,8 @@ def update_metrics(model: Any, loss: Any, outputs: list[Any], y: Any, sample_wei
 
 def loss_scale(optimizer: Any) -> Any:
     """What an optimizer wants the loss to be multiplied by now, a scalar."""
-    scale = getattr(optimizer, "scale_loss" if KERAS_3 else "get_scaled_loss", None)
-    return tf.ones([]) if scale is None else tf.cast(scale(tf.ones([])), tf.float32)
+    scale = optimizer.scale_loss(tf.ones([])) if KERAS_3 else getattr(optimizer, "loss_scale", 1.0)
+    return tf.cast(scale, tf.float32)
 
 
 def rescale(optimizer: Any, gradients: list[Any], scale: Any) -> list[Any]:
@@ -120,7 +120,7 @@ def rescale(optimizer: Any, gradients: list[Any], scale: Any) -> list[Any]:
         gradients: Those of the scaled loss.
         scale: What `loss_scale` was then.
     """
-    if not hasattr(optimizer, "dynamic_growth_steps" if KERAS_3 else "get_unscaled_gradients"):
+    if not hasattr(optimizer, "dynamic_growth_steps"):
         return gradients
     factor = (loss_scale(optimizer) if KERAS_3 else 1.0) / scale
     return [None if gradient is None else gradient * tf.cast(factor, gradient.dtype) for gradient in gradients]
@@ -161,18 +161,16 @@ def index_of(optimizer: Any, variable: Any) -> int:
     return int(optimizer._get_variable_index(variable) if KERAS_3 else optimizer._index_dict[optimizer._var_key(variable)])
 
 
-def build_metrics(model: Any, x: Any, y: Any) -> None:
+def build_metrics(model: Any, batch: tuple[Any, Any, Any]) -> None:
     """Lets a model make its metrics, which are asked for before the first minibatch has come to its end."""
-    outputs = model(x, training=False)
     if KERAS_3:
-        for container in (model._compile_metrics, model._compile_loss):
-            if container is not None and not container.built:
-                container.build(y, outputs)
+        model._symbolic_build(data_batch=batch)
         return
+    outputs = model(batch[0], training=False)
     if not model.compiled_loss.built:
         model.compiled_loss.build(outputs)
     if model.compiled_metrics is not None and not model.compiled_metrics.built:
-        model.compiled_metrics.build(outputs, y)
+        model.compiled_metrics.build(outputs, model.compiled_metrics._conform_to_outputs(outputs, batch[1]))
 
 
 def has_own_train_step(model: Any) -> bool:

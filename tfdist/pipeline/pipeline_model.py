@@ -194,7 +194,7 @@ class PipelineModel(keras.Model):
         return self._hidden.engine
 
     def _make_engine(self, batch: Any) -> None:
-        _keras.build_metrics(self, batch[0], batch[1])
+        _keras.build_metrics(self, batch)
         stages = Stages(self, self._hidden.cut, self._hidden.devices, self.recompute)
         if self.schedule == "gpipe":
             self._hidden.engine = MicrobatchEngine(stages, self.optimizer, self.microbatches)
