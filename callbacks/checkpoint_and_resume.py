@@ -81,6 +81,11 @@ class CheckpointAndResume(keras.callbacks.Callback):
         self._has_warned = False
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        if self.every_steps is not None and getattr(self.model, "overlaps_minibatches", False):
+            raise ValueError(
+                "Within an epoch a pipeline has minibatches under way, which no file holds: use `every_epochs` alone, or "
+                f'schedule="gpipe". Received: every_steps={self.every_steps}.'
+            )
         self._begun_at, self._resumed = -1, None
         # TensorFlow would rewrite the arithmetic of a step in one way here, and in another in the next process.
         keep_order_of_arithmetic()

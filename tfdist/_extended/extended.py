@@ -289,7 +289,8 @@ class HierarchicalExtended(OverRanks, mirrored_strategy.MirroredExtended):
     @contextlib.contextmanager
     def placing_on(self, device: str) -> Iterator[None]:
         """Variables that are made in here are on a device of a stage, though this process's replica computes elsewhere."""
-        before, self._devices = self._devices, (device_util.canonicalize(device),)
+        before: Any = self._devices
+        self._devices: Any = (device_util.canonicalize(device),)
         try:
             yield
         finally:

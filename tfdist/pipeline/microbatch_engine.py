@@ -27,15 +27,19 @@ class MicrobatchEngine:
         self._stages, self._optimizer, self._count = stages, optimizer, microbatches
         self._run = tf.function(self._step, reduce_retracing=True, autograph=False)
 
+    def begin(self) -> None:
+        """Nothing: no batch is left under way."""
+
+    def weight_bytes(self) -> int:
+        """None: all passes of a batch use the variables' values."""
+        return 0
+
     def train(self, batches: Sequence[Batch], *, is_last: bool) -> None:
         """A step with each batch."""
         del is_last
         for batch in batches:
             self._check(batch)
         self._run(list(batches))
-
-    def drain(self) -> None:
-        """Nothing: no batch is left under way."""
 
     def _check(self, batch: Batch) -> None:
         rows = int(tf.nest.flatten(batch[0])[0].shape[0])

@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from tfdist import _keras
+from tfdist.mixed_precision import LossScaleOptimizer
 from tfdist.pipeline.balance import stage_starts
 from tfdist.pipeline.checks import check_model
 from tfdist.pipeline.checks import check_optimizer
@@ -108,8 +109,10 @@ class PipelineModel(keras.Model):
             cut=cut(self.model, starts),
             engine=None,
             ahead=None,
+            iterator=None,
         )
         self._extra_losses: list[Any] | None = None
+        self.built = True
 
     def call(self, inputs: Any, training: Any = None) -> Any:
         tensors = dict(zip(self._hidden.cut.inputs, _keras.inputs_of(self.model, inputs), strict=True))
@@ -125,14 +128,28 @@ class PipelineModel(keras.Model):
         return super().losses if self._extra_losses is None else self._extra_losses
 
     @property
+    def overlaps_minibatches(self) -> bool:
+        """Whether a minibatch begins before an earlier one has ended."""
+        return self.schedule != "gpipe" and len(self._hidden.devices) > 1
+
+    @property
     def minibatches_under_way(self) -> int:
         """How many minibatches are between their first and their last pass; 0 outside of an epoch."""
         return 0 if self._hidden.engine is None else int(self._hidden.engine.minibatches_under_way)
+
+    @property
+    def waiting_weight_bytes(self) -> int:
+        """The size of the copies of weights that wait for a backward pass, beside the variables; not 0 with "stash" only."""
+        return 0 if self._hidden.engine is None else int(self._hidden.engine.weight_bytes())
 
     def compile(self, optimizer: Any = "rmsprop", *args: Any, **kwargs: Any) -> None:
         super().compile(optimizer, *args, **{**kwargs, "jit_compile": False})
         self._hidden.engine = None
         _keras.place_slots(self.optimizer)
+
+    def compile_from_config(self, config: dict[str, Any]) -> None:
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        _keras.build(self.optimizer, list(self.model.trainable_variables))
 
     def unpipelined(self) -> Any:
         """The model that this one was made of, with the weights of now."""
@@ -167,7 +184,11 @@ class PipelineModel(keras.Model):
 
     def _train_on_next(self, iterator: Any) -> dict[str, Any]:
         batches, is_last = self._next_batches(iterator)
-        self._get_engine(batches[0]).train(batches, is_last=is_last)
+        engine = self._get_engine(batches[0])
+        if iterator is not self._hidden.iterator:
+            engine.begin()
+        engine.train(batches, is_last=is_last)
+        self._hidden.iterator = None if is_last else iterator
         logs: dict[str, Any] = self.get_metrics_result()
         return logs
 
@@ -188,6 +209,8 @@ class PipelineModel(keras.Model):
     def _get_engine(self, batch: Any) -> Any:
         if self._hidden.engine is None:
             check_optimizer(self.optimizer, self.schedule)
+            if _keras.is_keras_loss_scale(self.optimizer):
+                LossScaleOptimizer.take_over(self.optimizer)
             with self.distribute_strategy.scope():
                 _keras.build(self.optimizer, list(self.model.trainable_variables))
             self.distribute_strategy.run(self._make_engine, args=(batch,))

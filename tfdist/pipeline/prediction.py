@@ -50,7 +50,7 @@ def smoothed_update(optimizer: Any) -> Callable[[Any], Any] | None:
             logging.getLogger(__name__).warning("SGD without momentum does not repeat its updates: weights are not predicted.")
             return None
         return lambda variable: _slot(inner, "momentums", variable)
-    if isinstance(inner, keras.optimizers.Adam):
+    if isinstance(inner, keras.optimizers.Adam | keras.optimizers.AdamW):
         return lambda variable: _adam(inner, variable)
     raise ValueError(
         "SpecTrain predicts weights by the smoothed update of an optimizer: SGD, Adam, AdamW or LARS; other schedules "

@@ -46,20 +46,25 @@ class RoundEngine:
         self._staleness = count_staleness(one_forward_one_backward, len(stages))
         self._update: Callable[[Any], Any] | None = smoothed_update(optimizer) if schedule == "spectrain" else None
         self._compiled: dict[Passes, Any] = {}
-        self._empty()
+        self.begin()
+
+    def begin(self) -> None:
+        """Empties the stages; what a `fit` that was interrupted has left in them is dropped."""
+        self._number = 0
+        self._state: State = {name: [[] for _ in range(len(self._stages))] for name in ("waiting", "kept", "back")}
 
     def train(self, batches: Sequence[Batch], *, is_last: bool) -> None:
         """Rounds with new minibatches; after the last ones, those that let all end."""
         self._advance(list(batches), None)
         if is_last:
-            self.drain()
+            self._drain()
 
-    def drain(self) -> None:
+    def _drain(self) -> None:
         """Rounds without a new minibatch, until all have ended."""
         rounds = draining_rounds(len(self._stages))
         if rounds and self.minibatches_under_way:
             self._advance([None] * rounds, self._number - 1)
-        self._empty()
+        self.begin()
 
     @property
     def minibatches_under_way(self) -> int:
@@ -67,13 +72,9 @@ class RoundEngine:
         return min(self._number, draining_rounds(len(self._stages)))
 
     def weight_bytes(self) -> int:
-        """The size of the weights that are kept for backward passes, beside the variables."""
+        """The size of the weights that are kept for backward passes."""
         kept = {id(w): w for entries in self._state["kept"] for entry in entries for w in entry["weights"]}
         return sum(int(weight.dtype.size * tf.size(weight)) for weight in kept.values())
-
-    def _empty(self) -> None:
-        self._number = 0
-        self._state: State = {name: [[] for _ in range(len(self._stages))] for name in ("waiting", "kept", "back")}
 
     def _advance(self, batches: list[Batch | None], last: int | None) -> None:
         if self._number == 0:

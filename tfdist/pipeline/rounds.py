@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from tfdist.pipeline.schedule import BACKWARD
@@ -54,8 +53,3 @@ def active_passes(stages: int, number: int, last: int | None) -> list[Pass]:
 def draining_rounds(stages: int) -> int:
     """How many rounds there are after that of the last minibatch."""
     return max(each.age for each in round_passes(stages))
-
-
-def ages(passes: Sequence[Pass]) -> dict[tuple[int, str], int]:
-    """The age of each stage's minibatch, forward and backward."""
-    return {(each.stage, each.direction): each.age for each in passes}
