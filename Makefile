@@ -28,7 +28,7 @@ docs: .venv/ready ## Build the documentation; warnings fail
 	.venv/bin/python -m pip install --quiet -e '.[docs]'
 	.venv/bin/python -m sphinx -W --keep-going -b html docs docs/_build/html
 
-bench: .venv/ready ## Run all benchmarks, about 50 minutes; those between test hosts need root
+bench: .venv/ready ## Run all benchmarks, about 55 minutes; those between test hosts need root
 	.venv/bin/python benchmarks/overhead.py
 	.venv/bin/python benchmarks/one_host.py
 	.venv/bin/python benchmarks/published_scaling.py
@@ -38,6 +38,7 @@ bench: .venv/ready ## Run all benchmarks, about 50 minutes; those between test h
 	.venv/bin/python benchmarks/optimizer_steps.py
 	.venv/bin/python benchmarks/dgc.py
 	.venv/bin/python benchmarks/callbacks_cost.py
+	.venv/bin/python benchmarks/pipeline.py
 
 .venv/ready: setup.cfg docker/horovod_wheel.sh tools/environment.sh
 	./tools/environment.sh $(PYTHON) .venv $(TENSORFLOW),dev

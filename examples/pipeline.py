@@ -108,9 +108,7 @@ def report(found, errors, options) -> None:
         lines.append(f"{stages} stages  {schedule:10} {mean:.2f} +- {spread:.2f} %")
     for stages in RATES:
         stale, predicted = (np.mean(errors[stages, name]) for name in ("stale", "spectrain"))
-        lines.append(
-            f"{stages} stages  error of W: stale {stale:.2e}, predicted {predicted:.2e}, {stale / predicted:.2f} times smaller"
-        )
+        lines.append(f"{stages} stages  error of W: {stale:.2e} stale, {predicted:.2e} predicted, {stale / predicted:.2f} x less")
     print("\n".join(lines))
     draw(found, errors, options.out / "pipeline.png")
 
