@@ -14,8 +14,8 @@ from tests.pipeline.test_pipeline_model import compiled
 from tests.pipeline.test_pipeline_model import fit
 from tests.test_training import dense
 from tests.test_training import some_data
+from tfdist.pipeline import pipeline_model
 from tfdist.pipeline import PipelineModel
-from tfdist.pipeline.pipeline_model import SCHEDULES
 
 L = keras.layers
 LAYOUTS = (Layout(2, 2, "mpi"), Layout(2, 2, "horovod"))
@@ -70,10 +70,38 @@ def with_statistics():
     )
 
 
-@on_ranks(*LAYOUTS)
+@on_ranks(LAYOUTS[0])
+def test_uneven_rows_weigh_the_same():
+    """The last batch has 1 row on the first rank and 2 on the other, and a last one none and 1."""
+    for rows in (11, 9):
+        data = some_data(rows=rows)
+        _, model = pipelined(schedule="stash")
+        mine = fit(model, data, batch_size=4 if rows == 11 else 8)
+        alone = compiled(PipelineModel(chain(), 2, "stash", balance="parameters"))
+        expected = fit(alone, data, batch_size=4 if rows == 11 else 8)
+        assert_close(model.model.get_weights(), alone.model.get_weights())
+        np.testing.assert_allclose(mine["loss"], expected["loss"], rtol=1e-4)
+
+
+@on_ranks(LAYOUTS[0])
+def test_the_cut_is_that_of_the_first_rank():
+    """Each rank measures other times."""
+    strategy = tfdist.HierarchicalStrategy(pipelined=True)
+    measured = [[0, 3], [0, 5]][strategy.rank]
+    original, pipeline_model.stage_starts = pipeline_model.stage_starts, lambda *_: measured
+    try:
+        with strategy.scope():
+            model = compiled(PipelineModel(chain(), None, "stash"))
+    finally:
+        pipeline_model.stage_starts = original
+    assert model.get_config()["balance"] == [3, 5]
+    fit(model, some_data(), batch_size=8, epochs=1)
+
+
+@on_ranks(LAYOUTS[0])
 def test_statistics_are_those_of_all_ranks():
     data = some_data(rows=48)
-    for schedule in SCHEDULES:
+    for schedule in ("gpipe", "spectrain"):
         strategy, model = pipelined(with_statistics, schedule)
         fit(model, data, batch_size=16)
         for value in model.model.get_weights():

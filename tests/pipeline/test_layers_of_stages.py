@@ -205,3 +205,40 @@ def test_wrappers_clipping_and_sample_weights():
     for each in (plain, model):
         fit(each, data, sample_weight=weights)
     assert_close(model.model.get_weights(), plain.get_weights())
+
+
+@on_ranks(Layout(1, 2))
+def test_a_loss_scale_that_changed_while_minibatches_were_under_way():
+    """It doubles at every step: gradients are divided by what their loss was multiplied by."""
+    data = some_data(rows=48)
+
+    def trained(optimizer):
+        model = compiled(PipelineModel(mixed(), 2, "stash", balance=[2, 2]), optimizer)
+        fit(model, data)
+        return model.model.get_weights()
+
+    scaled = mixed_precision.LossScaleOptimizer(keras.optimizers.SGD(0.05), initial_scale=2.0, dynamic_growth_steps=1)
+    assert_close(trained(scaled), trained(keras.optimizers.SGD(0.05)))
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class Elsewhere(L.Layer):
+    """Keeps its weight in a list."""
+
+    def build(self, shape):
+        self.kept = [self.add_weight(shape=(shape[-1],), initializer="ones", name="hidden")]
+        super().build(shape)
+
+    def call(self, inputs):
+        return inputs * self.kept[0]
+
+
+@on_ranks(Layout(1, 2))
+def test_a_layer_that_reads_a_weight_by_itself():
+    """Keras 3 gives it others all the same; Keras 2 cannot."""
+    model = compiled(PipelineModel(keras.Sequential([keras.Input((6,)), Elsewhere(), dense(1, 1)]), 2, "stash", balance=[1, 1]))
+    if _keras.KERAS_3:
+        fit(model, some_data())
+        return
+    with pytest.raises(ValueError, match="hidden.*reads by itself"):
+        fit(model, some_data())

@@ -91,6 +91,7 @@ class PipelineModel(keras.Model):
         check_strategy(strategy)
         check_model(model)
         self.schedule, self.recompute = schedule, recompute
+        self.has_strategy = tf.distribute.has_strategy()
         places = resolve(devices, strategy)
         self.microbatches = microbatches or len(places)
         calls = _keras.layer_calls(model)

@@ -58,6 +58,8 @@ class Stages:
             share: How much of the loss counts: what this rank's rows are of all, or a micro-batch of its batch.
         """
         x, y, sample_weight = batch
+        # Keras 3 takes the loss of a batch that is known to have no rows for a vector.
+        y, sample_weight = tf.nest.map_structure(_with_unknown_rows, (y, sample_weight))
         tensors = dict(zip(map(str, self._cut.inputs), _keras.inputs_of(self._model.model, x), strict=True))
         share = tf.convert_to_tensor(share, tf.float32)
         return {"tensors": tensors, "y": y, "sample_weight": sample_weight, "loss": tf.zeros([]), "share": share}
@@ -105,7 +107,7 @@ class Stages:
 
     def run(self, fn: Callable[[], Any]) -> Any:
         """Runs a function as a step of the model's strategy, if it has one."""
-        return self._strategy.run(fn) if self._replicas > 1 else fn()
+        return self._strategy.run(fn) if self._model.has_strategy else fn()
 
     def shares(self, batches: Sequence[Batch | None]) -> list[Any]:
         """What this rank's rows are of each minibatch's."""
@@ -126,3 +128,7 @@ class Stages:
 
     def _sum(self, values: list[Any]) -> list[Any]:
         return list(tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, values))
+
+
+def _with_unknown_rows(tensor: Any) -> Any:
+    return None if tensor is None else tf.compat.v1.placeholder_with_default(tensor, [None, *tensor.shape[1:]])
