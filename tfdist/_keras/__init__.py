@@ -56,7 +56,6 @@ from tfdist._keras.pipelines import has_own_train_step as has_own_train_step
 from tfdist._keras.pipelines import index_of as index_of
 from tfdist._keras.pipelines import loss_of as loss_of
 from tfdist._keras.pipelines import loss_scale as loss_scale
-from tfdist._keras.pipelines import place_slots as place_slots
 from tfdist._keras.pipelines import rescale as rescale
 from tfdist._keras.pipelines import step_number as step_number
 from tfdist._keras.pipelines import unpack_batch as unpack_batch

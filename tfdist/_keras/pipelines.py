@@ -126,22 +126,6 @@ def rescale(optimizer: Any, gradients: list[Any], scale: Any) -> list[Any]:
     return [None if gradient is None else gradient * tf.cast(factor, gradient.dtype) for gradient in gradients]
 
 
-def place_slots(optimizer: Any) -> None:
-    """Lets an optimizer make each slot on the device of its variable."""
-    make = getattr(optimizer, "add_variable_from_reference", None)
-    if make is None or hasattr(make, "_tfdist_places"):
-        return
-
-    def make_there(*args: Any, **kwargs: Any) -> Any:
-        names = ("reference_variable", "model_variable")
-        reference = next((kwargs[name] for name in names if name in kwargs), args[0] if args else None)
-        with tf.device(first_copy(unwrap(reference)).device):
-            return make(*args, **kwargs)
-
-    make_there._tfdist_places = True  # type: ignore[attr-defined]
-    object.__setattr__(optimizer, "add_variable_from_reference", make_there)
-
-
 def step_number(optimizer: Any) -> Any:
     """The number of steps that an optimizer has taken, an int64 tensor of its own."""
     return tf.cast(first_copy(unwrap(optimizer.iterations)).read_value() + 0, tf.int64)

@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from tfdist._keras import check_number
+from tfdist._keras import first_copy
 from tfdist._keras import Optimizer
 from tfdist._keras import variable_path
 from tfdist.optimizers.patterns import check_patterns
@@ -99,6 +100,10 @@ class LARS(Optimizer):
     def create_slots(self, variables: Sequence[Any]) -> None:
         self.add_slots(variables, "velocity")
         self._rules = [self._rule(variable_path(variable)) for variable in variables]
+
+    def smoothed_update(self, variable: Any) -> Any:
+        """The update that is likely to come next, by which `PipelineModel` predicts weights."""
+        return first_copy(self.slot("velocity", variable)).read_value()
 
     def velocities(self) -> list[Any]:
         """The velocity of each variable; it has the rates of past steps in it, which callbacks correct."""

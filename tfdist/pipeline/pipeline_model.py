@@ -146,7 +146,6 @@ class PipelineModel(keras.Model):
     def compile(self, optimizer: Any = "rmsprop", *args: Any, **kwargs: Any) -> None:
         super().compile(optimizer, *args, **{**kwargs, "jit_compile": False})
         self._hidden.engine = None
-        _keras.place_slots(self.optimizer)
 
     def compile_from_config(self, config: dict[str, Any]) -> None:
         self.compile(**keras.saving.deserialize_keras_object(config))

@@ -39,12 +39,14 @@ def predict_weights(weights: Sequence[Any], updates: Sequence[Any], steps: int) 
 def smoothed_update(optimizer: Any) -> Callable[[Any], Any] | None:
     """A function that gives, for a variable, the update that an optimizer is about to repeat; None if it repeats none.
 
+    An optimizer of your own has a method `smoothed_update(variable)`.
+
     Raises:
         ValueError: If it is not known here what an optimizer keeps.
     """
     inner = _keras.innermost(optimizer)
-    if hasattr(inner, "velocities") and hasattr(inner, "slot"):
-        return lambda variable: _keras.first_copy(_keras.unwrap(inner.slot("velocity", variable))).read_value()
+    if hasattr(inner, "smoothed_update"):
+        return lambda variable: inner.smoothed_update(variable)
     if isinstance(inner, keras.optimizers.SGD):
         if not inner.momentum:
             logging.getLogger(__name__).warning("SGD without momentum does not repeat its updates: weights are not predicted.")
