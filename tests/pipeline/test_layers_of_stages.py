@@ -203,6 +203,8 @@ def test_wrappers_clipping_and_sample_weights():
         assert_close(model.model.get_weights(), plain.get_weights())
         with pytest.raises(ValueError, match='schedule="gpipe"'):
             fit(compiled(PipelineModel(small(), 2, "stash", balance=[2, 2]), make()), data)
+    with pytest.raises(ValueError, match="use_ema needs the gradients of all stages"):
+        fit(compiled(PipelineModel(small(), 2, "stash", balance=[2, 2]), keras.optimizers.SGD(0.1, use_ema=True)), data)
     plain = compiled(small(), keras.optimizers.SGD(0.1, clipnorm=0.1))
     model = compiled(PipelineModel(small(), 1, "stash"), keras.optimizers.SGD(0.1, clipnorm=0.1))
     for each in (plain, model):
