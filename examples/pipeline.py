@@ -78,8 +78,8 @@ def make_path(keras, optimizer):
         def on_train_batch_end(self, batch, logs=None):
             if self.params["steps"] * 2 > len(self.weights):
                 slots = getattr(optimizer, "momentums", None) or optimizer._momentums
-                self.weights.append([np.array(weight) for weight in self.model.model.trainable_weights])
-                self.velocities.append([np.array(slot) for slot in slots])
+                self.weights.append([weight.numpy() for weight in self.model.model.trainable_weights])
+                self.velocities.append([slot.numpy() for slot in slots])
 
         def errors(self, stages: int, *, predicts: bool) -> list[float]:
             """For each stage, the mean over steps of the root mean square of (W used forward) - (W after s more updates)."""

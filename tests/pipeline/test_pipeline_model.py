@@ -134,6 +134,19 @@ def test_several_rounds_at_once_and_data_of_unknown_length():
     assert_close(model.model.get_weights(), expected.model.get_weights())
 
 
+@on_ranks(Layout(1, 4))
+def test_traces_once():
+    """Rounds that fill the stages, one that runs, those that drain: traced in the first epoch, and not again."""
+    model = compiled(PipelineModel(chain(), 4, "spectrain", balance=[2] * 4))
+    for epochs in (1, 3):
+        fit(model, some_data(rows=48), epochs=epochs)
+        steps = model._hidden.engine._compiled.values()
+        assert [step.experimental_get_tracing_count() for step in steps] == [1] * 5
+    model = compiled(PipelineModel(chain(), 2, "gpipe", balance="parameters"))
+    fit(model, some_data(rows=48), epochs=3)
+    assert model._hidden.engine._run.experimental_get_tracing_count() == 1
+
+
 class Each(keras.callbacks.Callback):
     def __init__(self):
         super().__init__()

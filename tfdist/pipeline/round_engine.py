@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
@@ -90,13 +91,14 @@ class RoundEngine:
     def _step(self, passes: Passes) -> Callable[[State, list[Any], Any], State]:
         """A compiled function of rounds; there is one for those that fill the stages, one for all later ones, and so on."""
         if passes not in self._compiled:
-
-            def step(state: State, batches: list[Any], first: Any) -> Any:
-                return self._stages.run(lambda: self._rounds(passes, state, batches, first))
-
+            # TensorFlow warns of functions of one code that it traces often; it takes each partial function for another.
+            step = functools.partial(self._run, passes)
             self._compiled[passes] = tf.function(step, reduce_retracing=True, autograph=False)
         found: Callable[[State, list[Any], Any], State] = self._compiled[passes]
         return found
+
+    def _run(self, passes: Passes, state: State, batches: list[Any], first: Any) -> Any:
+        return self._stages.run(lambda: self._rounds(passes, state, batches, first))
 
     def _rounds(self, passes: Passes, state: State, batches: list[Any], first: Any) -> State:
         """Several rounds: a stage begins the next one while others are still in this one."""
