@@ -17,7 +17,7 @@ import numpy as np
 from images import load_images
 
 LAYERS, WIDTH, BATCH, EPOCHS, MOMENTUM = 8, 64, 32, 15, 0.9
-RATES = {4: 0.01, 8: 0.003}
+RATES = {4: 0.01, 8: 0.002}
 LAST = 5  # the accuracy after an epoch jumps, since the rate stays: a mean over the last epochs is compared
 SCHEDULES = ("gpipe", "stale", "spectrain")
 
