@@ -177,6 +177,7 @@ def test_bad_input():
     for make, message in {
         "more stages than layers": (lambda: PipelineModel(chain(1), 2, balance="parameters"), "stages=2, layers=1"),
         "devices": (lambda: PipelineModel(chain(), ["CPU:7"]), r"which has .*'CPU:1'\]. Received: devices=\['CPU:7'\]"),
+        "fewer than one": (lambda: PipelineModel(chain(), -1), "Received: devices=-1"),
         "schedule": (lambda: PipelineModel(chain(), 2, "dapple"), "Received: schedule='dapple'"),
         "balance": (lambda: PipelineModel(chain(), 2, balance=[1, 1]), r"8 together. Received: balance=\[1, 1\]"),
         "balance by name": (lambda: PipelineModel(chain(), 2, balance="bytes"), "Received: balance='bytes'"),

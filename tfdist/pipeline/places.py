@@ -25,7 +25,7 @@ def resolve(devices: Sequence[str] | int | None, strategy: Any) -> list[str]:
     mine = mine or [name for name in known if name.startswith(kind)]
     if devices is None:
         return mine
-    names = mine[:devices] if isinstance(devices, int) else [name.upper().strip("/") for name in devices]
+    names = mine[: max(devices, 0)] if isinstance(devices, int) else [name.upper().strip("/") for name in devices]
     if not names or any(name not in known for name in names) or (isinstance(devices, int) and devices > len(mine)):
         raise ValueError(f"`devices` must be devices of this process, which has {known}. Received: devices={devices!r}.")
     return names
