@@ -1,6 +1,6 @@
 """Warnings are errors, in every test and on every rank, but for the same few."""
 
-from tests.harness import ALLOWED_WARNINGS
+from tests.rank import ALLOWED_WARNINGS
 
 
 def pytest_configure(config):

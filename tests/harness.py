@@ -8,40 +8,31 @@
     pytest ── launcher (mpirun, horovodrun, or none) ── supervisor of rank r ── the function
                                                          writes how it ended     writes its result
 
-The supervisor outlives a function that is killed, so that the report names the rank and the signal.
+The supervisor outlives a function that is killed, so that the report names the rank and the signal. The function's process and
+horovodrun are forked from one that has imported TensorFlow (preloaded.py), else most of the time of the tests would be imports.
 """
 
 from __future__ import annotations
 
-import ctypes
 import functools
-import importlib
 import json
 import os
 import pathlib
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
-import time
-import traceback
-import warnings
 from collections.abc import Callable
-from typing import Any
 from typing import NamedTuple
 
 import pytest
 
+from tests import rank as rank_program
+from tests.preloaded import preloaded
+from tests.preloaded import Process
+
 ROOT = pathlib.Path(__file__).parent.parent
 _LOG_TAIL = 60
-# Warnings are errors in tests, but for what libraries do to each other.
-ALLOWED_WARNINGS: tuple[tuple[str, type[Warning]], ...] = (
-    (r"In the future .np\.object. will be defined", FutureWarning),  # Keras and NumPy
-    (r"__array__ implementation doesn't accept a copy keyword", DeprecationWarning),  # TensorFlow and NumPy 2
-    (r"\s*TensorFlow Addons .TFA. has ended development", UserWarning),
-    (r"non-integer arguments to randrange", DeprecationWarning),  # Keras 2 and Python
-)
 
 
 class Layout(NamedTuple):
@@ -88,15 +79,9 @@ def run_on_ranks(function: Callable[[], None], layout: Layout, timeout_s: float,
     skip_unless_installed(layout.launcher)
     folder = pathlib.Path(tempfile.mkdtemp(prefix="tfdist-ranks-"))
     try:
-        command = [
-            *launch_command(layout),
-            sys.executable,
-            __file__,
-            str(folder),
-            function.__module__,
-            function.__name__,
-        ]
-        in_time = _launch(command, folder, timeout_s, {"TFDIST_TEST_DEVICES": str(layout.devices), **(environ or {})})
+        rank = [sys.executable, rank_program.__file__, preloaded(), str(folder), function.__module__, function.__name__]
+        environ = launch_environ(folder) | {"TFDIST_TEST_DEVICES": str(layout.devices)} | (environ or {})
+        in_time = _launch([*launch_command(layout), *rank], folder, timeout_s, environ)
         failures = _failures(folder, layout, in_time, timeout_s)
         output = _output(folder)
         if failures:
@@ -121,13 +106,17 @@ def launch_command(layout: Layout) -> list[str]:
     }[layout.launcher]
 
 
-def launch_environ() -> dict[str, str]:
-    """The environment of a launcher: this Python's programs first, one thread an operation, no launcher around it."""
+def launch_environ(folder: str | os.PathLike[str]) -> dict[str, str]:
+    """The environment of a launcher: this Python's programs first, no launcher around it, temporary files in the folder.
+
+    Open MPI names its session by the process id, and fails where a killed one of the same id has left its files.
+    """
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("OMPI_", "PMIX_", "HOROVOD_"))}
     return environ | {
         "PATH": _path(),
         "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
         "TF_CPP_MIN_LOG_LEVEL": "2",
+        "TMPDIR": str(folder),
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     }
@@ -142,33 +131,26 @@ def _path() -> str:
 
 def _launch(command: list[str], folder: pathlib.Path, timeout_s: float, environ: dict[str, str]) -> set[int]:
     """Runs the launcher, ends what is left after the time limit, and returns the ranks that had ended by then."""
-    with open(folder / "launcher.log", "wb") as log:
-        process = subprocess.Popen(
-            command,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            cwd=folder,
-            env=launch_environ() | environ,
-            start_new_session=True,
-        )
-        try:
-            process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            pass
-        in_time = {int(file.stem) for file in folder.glob("*.exit")}
-        _end(process, folder)
-        return in_time
+    log = folder / "launcher.log"
+    if command[0] == "horovodrun":
+        launcher = Process(preloaded(), "horovod.runner.launch:run_commandline", command[1:], log, environ)
+    else:
+        launcher = Process(preloaded(), "tests.preloaded:execute", command, log, environ)
+    try:
+        launcher.wait(timeout_s)
+    except TimeoutError:
+        pass
+    in_time = {int(file.stem) for file in folder.glob("*.exit")}
+    _end(launcher, folder)
+    return in_time
 
 
-def _end(process: subprocess.Popen[bytes], folder: pathlib.Path) -> None:
+def _end(launcher: Process, folder: pathlib.Path) -> None:
     for file in folder.glob("*.pid"):
         if not file.with_suffix(".exit").exists():
             _kill(int(file.read_text()))
-    time.sleep(0.2 if process.poll() is None else 0)
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    launcher.kill()
+    launcher.wait()
 
 
 def _kill(pid: int) -> None:
@@ -215,63 +197,3 @@ def _tails(folder: pathlib.Path) -> list[str]:
 
 def _output(folder: pathlib.Path) -> str:
     return "\n".join(log.read_text(errors="replace") for log in sorted(folder.glob("*.log")))
-
-
-# In the rank's processes ---------------------------------------------------------------------------------------------------
-
-
-def _rank() -> int:
-    names = ("OMPI_COMM_WORLD_RANK", "HOROVOD_RANK")
-    return next((int(os.environ[name]) for name in names if name in os.environ), 0)
-
-
-def _supervise(folder: pathlib.Path, module: str, function: str) -> int:
-    """Runs the function in a process of its own and notes how that ends."""
-    rank = _rank()
-    command = [sys.executable, "-X", "faulthandler", __file__, str(folder), module, function, "work"]
-    with open(folder / f"{rank}.log", "wb") as log:
-        worker = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, preexec_fn=_die_with_parent)
-        (folder / f"{rank}.pid").write_text(str(worker.pid))
-        signal.signal(signal.SIGTERM, lambda *_: worker.kill())
-        code = worker.wait()
-    temporary = folder / f"{rank}.exit.tmp"
-    temporary.write_text(f"{time.time()} {code}")
-    temporary.rename(folder / f"{rank}.exit")
-    return 128 - code if code < 0 else code
-
-
-def _die_with_parent() -> None:
-    pr_set_pdeathsig = 1
-    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
-
-
-def _work(folder: pathlib.Path, module: str, function: str) -> int:
-    sys.path.insert(0, str(ROOT))
-    test = getattr(importlib.import_module(module), function)
-    error = ""
-    try:
-        set_logical_cpus(int(os.environ["TFDIST_TEST_DEVICES"]))
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            for message, category in ALLOWED_WARNINGS:
-                warnings.filterwarnings("ignore", message, category)
-            getattr(test, "on_rank", test)()
-    except BaseException:
-        error = traceback.format_exc()
-        raise
-    finally:
-        (folder / f"{_rank()}.result").write_text(json.dumps(error))
-    return 0
-
-
-def set_logical_cpus(count: int) -> None:
-    """Makes this process have some logical CPUs; must come before TensorFlow does anything."""
-    tf: Any = importlib.import_module("tensorflow")
-    configurations = [tf.config.LogicalDeviceConfiguration()] * count
-    tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], configurations)
-
-
-if __name__ == "__main__":
-    _folder, _module, _function, *_mode = sys.argv[1:]
-    _main = _work if _mode else _supervise
-    sys.exit(_main(pathlib.Path(_folder), _module, _function))

@@ -59,7 +59,7 @@ def start(layout: Layout, folder: pathlib.Path, name: str, after_steps: int | No
     command = [*launch_command(layout), sys.executable, str(script), str(folder / name), str(folder / f"{name}.npz")]
     with open(folder / "errors.log", "ab") as errors:
         pipes = {"stdout": subprocess.PIPE, "stderr": errors, "stdin": subprocess.DEVNULL}
-        with subprocess.Popen(command, env=launch_environ(), start_new_session=True, cwd=folder, **pipes) as process:
+        with subprocess.Popen(command, env=launch_environ(folder), start_new_session=True, cwd=folder, **pipes) as process:
             seen = 0
             while (after_steps is None or seen < after_steps) and (line := process.stdout.readline()):
                 seen += b"step" in line

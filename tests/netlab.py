@@ -118,8 +118,8 @@ class Lab:
         return ["ip", "netns", "exec", self.hosts[host], "unshare", "--uts", "sh", "-c", inside, self.hosts[host], *words]
 
     def environ(self) -> dict[str, str]:
-        """The environment of a launcher: the stand-in for ssh comes first."""
-        return {**os.environ, "PATH": f"{self._folder}{os.pathsep}{os.environ['PATH']}"}
+        """The environment of a launcher: the stand-in for ssh comes first, temporary files go with the hosts."""
+        return {**os.environ, "PATH": f"{self._folder}{os.pathsep}{os.environ['PATH']}", "TMPDIR": str(self._folder)}
 
     def run(self, words: Sequence[str], timeout_s: float, environ: dict[str, str] | None = None) -> str:
         """Runs a command on the first host; what it started is ended when it ends, or after the time limit.

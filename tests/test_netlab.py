@@ -71,15 +71,15 @@ def test_a_command_that_fails_or_hangs_is_an_error():
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("launcher", ["mpi", "horovod"])
-def test_a_sum_between_hosts_crosses_the_wire_once(launcher):
+def test_a_sum_between_hosts_crosses_the_wire_once(launcher, tmp_path):
     """With two ranks a host, no more leaves a host than one rank alone would have sent."""
     skip_unless_installed(launcher)
     # On a wire that is slower than memory: on one that is not, "auto" may measure that a plan which sends more is faster.
     with Lab(hosts=2, rate_mbit=1000) as lab:
         start = ["mpirun", *lab.mpirun_options(2)] if launcher == "mpi" else ["horovodrun", *lab.horovodrun_options(2)]
         environ = {
-            **launch_environ(),
-            "PATH": f"{lab.environ()['PATH'].split(os.pathsep)[0]}{os.pathsep}{launch_environ()['PATH']}",
+            **launch_environ(tmp_path),
+            "PATH": f"{lab.environ()['PATH'].split(os.pathsep)[0]}{os.pathsep}{launch_environ(tmp_path)['PATH']}",
         }
         output = lab.run([*start, sys.executable, __file__], 180, environ)
     result = json.loads(output[output.index("RESULT ") + 7 :].splitlines()[0])

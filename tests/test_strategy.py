@@ -102,8 +102,8 @@ def test_a_model_without_our_strategy_is_saved_as_before(tmp_path):
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_one_import_gives_all_parts():
+def test_one_import_gives_all_parts(tmp_path):
     program = (
         "import tfdist; tfdist.callbacks.LearningRateWarmup, tfdist.optimizers.LARS, tfdist.data.rampable, tfdist.mixed_precision"
     )
-    subprocess.run([sys.executable, "-c", program], check=True, env=launch_environ(), cwd="/")
+    subprocess.run([sys.executable, "-c", program], check=True, env=launch_environ(tmp_path), cwd="/")
