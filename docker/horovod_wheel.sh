@@ -5,10 +5,10 @@
 #
 # The wheel is kept in ${XDG_CACHE_HOME:-~/.cache}/tfdist, in a folder named by Horovod, Python and TensorFlow. The environment
 # needs tensorflow, setuptools, wheel and cmake (all from PyPI); the machine needs a C++ compiler and make.
-# HOROVOD_GPU_OPERATIONS=NCCL in the environment makes a wheel for GPUs (its own folder).
+# In the environment: HOROVOD_VERSION; HOROVOD_GPU_OPERATIONS=NCCL makes a wheel for GPUs (its own folder).
 set -euo pipefail
 
-version=0.28.1
+version=${HOROVOD_VERSION:-0.28.1}
 python=$(command -v "$1")
 bin=$(cd "$(dirname "$python")" && pwd)
 python=$bin/$(basename "$python")

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import typer
 
+from tfdist.cli.check import check
 from tfdist.cli.plan import plan
+from tfdist.cli.run import run
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Tools for distributed training with tfdist.")
-
-
-@app.callback()
-def _commands() -> None:
-    """Makes typer ask for a command by name, also while there is only one."""
-
-
+app.command()(check)
+app.command(context_settings={"allow_interspersed_args": False})(run)
 app.command()(plan)
