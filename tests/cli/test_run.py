@@ -41,12 +41,21 @@ def test_json():
     }
 
 
+def test_hosts_of_a_file(tmp_path):
+    (tmp_path / "hosts").write_text("a slots=2\nb slots=1\n")
+    data = json.loads(run("--launcher", "horovodrun", "--hostfile", str(tmp_path / "hosts"), "--json", "x.py").output)
+    assert data["processes"] == 3
+    assert "a:2,b:1" in data["command"]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (("--launcher", "slurm", "x.py"), "must be auto or one of none, mpirun, horovodrun"),
         (("--launcher", "none", "-np", "2", "x.py"), "Without a launcher there is one process"),
         (("-np", "3", "-H", "a:1", "x.py"), "The hosts take 1 processes in all"),
+        (("--launcher", "none", "./nowhere"), "./nowhere does not start: No such file or directory"),
+        (("--hostfile", "/nowhere/hosts", "x.py"), "No such file or directory: '/nowhere/hosts'"),
     ],
 )
 def test_wrong_words(words, message):

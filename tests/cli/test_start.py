@@ -3,6 +3,7 @@ import pytest
 from tfdist.cli.start import choose_launcher
 from tfdist.cli.start import command
 from tfdist.cli.start import Job
+from tfdist.cli.start import read_hostfile
 
 SCRIPT = ("train.py", "--epochs", "3")
 BOTH = {"mpirun": True, "horovodrun": True}
@@ -54,6 +55,12 @@ def test_wrong_jobs(processes, hosts, message):
 )
 def test_launcher(job, works, gpus, launcher):
     assert choose_launcher(job, works, gpus) == launcher
+
+
+def test_hostfile():
+    text = "# made by an operator\n\na slots=2 max-slots=4\nb.svc:2   # two\nc\n"
+    assert read_hostfile(text) == ("a:2", "b.svc:2", "c")
+    assert read_hostfile("") == ()
 
 
 def test_no_launcher():

@@ -1,5 +1,7 @@
 """What every engine must do, on all of them."""
 
+import socket
+
 import numpy as np
 import tensorflow as tf
 
@@ -47,3 +49,15 @@ def test_host_and_tensor_methods():
 
     rows = gathered(tf.fill((comm.rank, 3), comm.rank))
     np.testing.assert_array_equal(rows[:, 0], np.repeat(ranks, ranks))
+
+
+def test_a_host_whose_name_has_no_address_is_refused_before_gloo_crashes(monkeypatch):
+    horovod = pytest.importorskip("tfdist.communicators.horovod")
+
+    def fail(*_):
+        raise socket.gaierror("Name or service not known")
+
+    monkeypatch.setattr(socket, "gethostname", lambda: "nowhere")
+    monkeypatch.setattr(socket, "getaddrinfo", fail)
+    with pytest.raises(RuntimeError, match=r"(?s)which has none.*/etc/hosts.*Received: host 'nowhere'"):
+        horovod._require_own_address()

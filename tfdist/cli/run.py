@@ -18,6 +18,7 @@ from tfdist.cli.start import choose_launcher
 from tfdist.cli.start import command
 from tfdist.cli.start import Job
 from tfdist.cli.start import LAUNCHERS
+from tfdist.cli.start import read_hostfile
 
 _ENGINES = {"mpirun": "mpi4py", "horovodrun": "horovod"}
 
@@ -28,6 +29,7 @@ def run(
     hosts: Annotated[
         str, typer.Option("-H", "--hosts", help="Hosts, such as a,b or a:2,b:2; they need ssh without a password.")
     ] = "",
+    hostfile: Annotated[pathlib.Path | None, typer.Option(help="A file of hosts, a line each: a slots=2.")] = None,
     launcher: Annotated[str, typer.Option(help="auto, mpirun, horovodrun or none.")] = "auto",
     interface: Annotated[str, typer.Option(help="The network interface between hosts, such as eth0.")] = "",
     ssh_port: Annotated[int, typer.Option(min=0, help="The port of sshd on the hosts.")] = 0,
@@ -39,9 +41,10 @@ def run(
     tfdist run -np 2 train.py --epochs 3
     """
     try:
-        job = Job(processes, tuple(filter(None, hosts.split(","))), tuple(words), interface, ssh_port)
+        names = read_hostfile(hostfile.read_text()) if hostfile else tuple(filter(None, hosts.split(",")))
+        job = Job(processes, names, tuple(words), interface, ssh_port)
         chosen = _choose(job, launcher)
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         raise typer.BadParameter(str(error)) from error
     start, variables = job_command(job, chosen)
     if as_json:
@@ -50,7 +53,10 @@ def run(
     typer.echo("+ " + shlex.join([*(f"{name}={value}" for name, value in variables.items()), *start]), err=True)
     if not dry_run:
         remove_stale_session()
-        os.execvpe(start[0], start, {**os.environ, **variables})
+        try:
+            os.execvpe(start[0], start, {**os.environ, **variables})
+        except OSError as error:
+            raise typer.BadParameter(f"{start[0]} does not start: {error.strerror}.") from error
 
 
 def job_command(job: Job, launcher: str) -> tuple[list[str], dict[str, str]]:

@@ -53,6 +53,21 @@ class Job:
         return self.processes or sum(count for _, count in self.slots) or 1
 
 
+def read_hostfile(text: str) -> tuple[str, ...]:
+    """The hosts of a file as MPI's launchers read it: a line each, `a`, `a slots=2` or `a:2`; `#` begins a comment.
+
+    Example:
+        >>> read_hostfile("a slots=2  # the first")
+        ('a:2',)
+    """
+    lines = [line.partition("#")[0].split() for line in text.splitlines()]
+    hosts = []
+    for name, *settings in filter(None, lines):
+        slots = [setting.removeprefix("slots=") for setting in settings if setting.startswith("slots=")]
+        hosts.append(f"{name}:{slots[0]}" if slots else name)
+    return tuple(hosts)
+
+
 def choose_launcher(job: Job, works: Mapping[str, bool], gpus: int) -> str:
     """The launcher for a job: none for one process here; Horovod's on GPUs, since its NCCL sums there; else MPI's, which is faster.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Sequence
 from typing import Any
 from typing import ClassVar
@@ -25,6 +26,7 @@ class HorovodCommunicator(Communicator):
 
     Raises:
         ImportError: If Horovod is not installed, or was not built for this TensorFlow.
+        RuntimeError: If Gloo is used and the host's own name has no address.
     """
 
     name = "horovod"
@@ -35,6 +37,8 @@ class HorovodCommunicator(Communicator):
     def __init__(self) -> None:
         import horovod.tensorflow as hvd
 
+        if os.environ.get("HOROVOD_CONTROLLER") == "gloo":
+            _require_own_address()
         os.environ.setdefault("HOROVOD_CYCLE_TIME", self.cycle_time_ms)
         if not tf.config.list_physical_devices("GPU"):
             os.environ.setdefault("HOROVOD_FUSION_THRESHOLD", "0")
@@ -83,3 +87,16 @@ class HorovodCommunicator(Communicator):
 
     def abort(self) -> None:
         os._exit(1)
+
+
+def _require_own_address() -> None:
+    name = socket.gethostname()
+    try:
+        socket.getaddrinfo(name, None)
+    except OSError as error:
+        # Gloo itself ends with SIGSEGV.
+        raise RuntimeError(
+            "Gloo finds other ranks by the address of the host's own name, which has none. Give it one: "
+            '`echo "127.0.1.1 $(hostname)" | sudo tee -a /etc/hosts`, or on several hosts its real address. '
+            f"Received: host {name!r}."
+        ) from error
