@@ -3,6 +3,7 @@
 import socket
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from tests.harness import Layout
