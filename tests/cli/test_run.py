@@ -41,6 +41,11 @@ def test_json():
     }
 
 
+def test_a_module_and_its_arguments():
+    data = json.loads(run("--json", "--launcher", "horovodrun", "-np", "2", "-m", "package.train", "--epochs", "3").output)
+    assert data["command"][-6:] == ["2", sys.executable, "-m", "package.train", "--epochs", "3"]
+
+
 def test_hosts_of_a_file(tmp_path):
     (tmp_path / "hosts").write_text("a slots=2\nb slots=1\n")
     data = json.loads(run("--launcher", "horovodrun", "--hostfile", str(tmp_path / "hosts"), "--json", "x.py").output)
@@ -51,6 +56,7 @@ def test_hosts_of_a_file(tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (("--launchr", "mpirun", "x.py"), "There is no such option. Received: --launchr"),
         (("--launcher", "slurm", "x.py"), "must be auto or one of none, mpirun, horovodrun"),
         (("--launcher", "none", "-np", "2", "x.py"), "Without a launcher there is one process"),
         (("-np", "3", "-H", "a:1", "x.py"), "The hosts take 1 processes in all"),

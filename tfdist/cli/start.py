@@ -30,6 +30,8 @@ class Job:
     ssh_port: int = 0
 
     def __post_init__(self) -> None:
+        if self.words[0].startswith("-") and self.words[0] not in ("-m", "-c"):
+            raise ValueError(f"There is no such option. Received: {self.words[0]}.")
         if self.processes < 0:
             raise ValueError(f"The number of processes must be positive. Received: -np {self.processes}.")
         for host in self.hosts:
