@@ -4,13 +4,13 @@ PYTHON ?= python3
 TENSORFLOW ?= tensorflow-cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help train test test-addons lint docs bench soak clean
+.PHONY: help train test test-addons lint docs bench soak image-test newcomer-test clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
 
 train: .venv/ready ## Train examples/mnist.py on 2 processes with 2 devices each
-	./tools/train.sh .venv
+	.venv/bin/tfdist run -np 2 examples/mnist.py --devices 2
 
 test: .venv/ready ## Run all tests on the current stack
 	.venv/bin/python -m pytest
@@ -45,6 +45,12 @@ bench: .venv/ready ## Run all benchmarks, about 55 minutes; those between test h
 
 .venv-addons/ready: setup.cfg docker/horovod_wheel.sh tools/environment.sh
 	./tools/environment.sh $(PYTHON) .venv-addons addons,test
+
+image-test: .venv/ready ## Build the image and train in it, about 8 minutes; needs root and Debian's packages, skips elsewhere
+	./tools/image_test.sh
+
+newcomer-test: ## Go from clone to a trained model on a bare Debian, about 8 minutes; needs the same
+	./tools/newcomer_test.sh
 
 soak: .venv/ready ## Kill training at 24 moments, on three layouts; about 9 minutes
 	.venv/bin/python tests/killing.py

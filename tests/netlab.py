@@ -100,6 +100,10 @@ class Lab:
             self._shape(host, "eth0")
             self._shape(self._bridge, f"port{index}")
 
+    def address(self, host: str) -> str:
+        """The address of a host's link."""
+        return _address(self.hosts.index(host))
+
     def mpirun_options(self, processes_per_host: int) -> list[str]:
         """What Open MPI must be told to start on all hosts."""
         options = ["--host", ",".join(f"{host}:{processes_per_host}" for host in self.hosts)]

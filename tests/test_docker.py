@@ -126,7 +126,8 @@ def test_the_hosts_of_compose():
 
 
 @pytest.mark.parametrize(
-    "script", ["docker/slurm.sbatch", "docker/horovod_wheel.sh", "tools/environment.sh", "tools/image_test.sh"]
+    "script",
+    ["docker/slurm.sbatch", "docker/horovod_wheel.sh", "tools/environment.sh", "tools/debian_base.sh", "tools/image_test.sh"],
 )
 def test_scripts_are_bash(script):
     subprocess.run(["bash", "-n", str(ROOT / script)], check=True)
