@@ -23,8 +23,9 @@ from tfdist.communicators import create_communicator
 from tfdist.compression import COMPRESSORS
 from tfdist.data import static_batch_size
 from tfdist.data import unseeded_shuffle
+from tfdist.devices import find_devices
+from tfdist.devices import share_devices
 from tfdist.mixed_precision import LossScaleOptimizer
-from tfdist.topology import device_share
 from tfdist.topology import Topology
 
 
@@ -80,7 +81,7 @@ class HierarchicalStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         self._agreement = Agreement(self._communicator)
         hosts = self._communicator.gather_host_names()
         local = [rank for rank, host in enumerate(hosts) if host == hosts[self.rank]]
-        self._devices = _resolve_devices(devices, local.index(self.rank), len(local))
+        self._devices = share_devices(local.index(self.rank), len(local)) if devices is None else find_devices(devices)
         self._pipelined = pipelined
         replicas = self._devices[:1] if pipelined else self._devices
         self._topology = Topology(hosts, tuple(self._agreement.meet("count devices", len(replicas))))
@@ -291,26 +292,6 @@ def _check_same_devices(topology: Topology) -> None:
             + ", ".join(f"{count} on rank {rank}" for rank, count in enumerate(topology.devices))
             + "."
         )
-
-
-def _resolve_devices(devices: list[str] | None, local_rank: int, local_size: int) -> list[str]:
-    gpus = tf.config.list_physical_devices("GPU")
-    if devices is None and gpus:
-        mine = [gpus[index] for index in device_share(len(gpus), local_rank, local_size)]
-        tf.config.set_visible_devices(mine, "GPU")
-        for gpu in mine:
-            tf.config.experimental.set_memory_growth(gpu, True)
-    available = [":".join(device.name.split(":")[-2:]) for device in tf.config.list_logical_devices()]
-    if devices is None:
-        kind = "GPU" if gpus else "CPU"
-        return [name for name in available if name.startswith(kind)]
-    names = [":".join(device.strip("/").upper().split(":")[-2:]) for device in devices]
-    missing = [name for name in names if name not in available]
-    if missing or len(set(names)) < len(names) or not names:
-        raise ValueError(
-            f"`devices` must name devices of this process, each once, out of {available}. Received: devices={devices}."
-        )
-    return names
 
 
 def _versions() -> dict[str, str]:

@@ -6,7 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-import tensorflow as tf
+from tfdist.devices import known_devices
+from tfdist.devices import short_name
 
 
 def resolve(devices: Sequence[str] | int | None, strategy: Any) -> list[str]:
@@ -19,14 +20,12 @@ def resolve(devices: Sequence[str] | int | None, strategy: Any) -> list[str]:
     Raises:
         ValueError: If a device does not exist.
     """
-    kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
-    known = [":".join(device.name.split(":")[-2:]) for device in tf.config.list_logical_devices()]
-    mine = getattr(strategy, "devices", None) if getattr(strategy, "pipelined", False) else None
-    mine = mine or [name for name in known if name.startswith(kind)]
+    mine = strategy.devices if getattr(strategy, "pipelined", False) else known_devices("GPU") or known_devices("CPU")
     if devices is None:
         return mine
-    names = mine[: max(devices, 0)] if isinstance(devices, int) else [name.upper().strip("/") for name in devices]
-    if not names or any(name not in known for name in names) or (isinstance(devices, int) and devices > len(mine)):
+    names = mine[: max(devices, 0)] if isinstance(devices, int) else [short_name(name) for name in devices]
+    known = known_devices()
+    if not names or not set(names) <= set(known) or (isinstance(devices, int) and devices > len(mine)):
         raise ValueError(f"`devices` must be devices of this process, which has {known}. Received: devices={devices!r}.")
     return names
 
