@@ -4,7 +4,7 @@ PYTHON ?= python3
 TENSORFLOW ?= tensorflow-cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help train test test-addons lint docs bench soak image-test newcomer-test clean
+.PHONY: help train test test-addons lint docs bench soak image-test gpu-image-test newcomer-test clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -48,6 +48,9 @@ bench: .venv/ready ## Run all benchmarks, about 55 minutes; those between test h
 
 image-test: .venv/ready ## Build the image and train in it, about 8 minutes; needs root and Debian's packages, skips elsewhere
 	./tools/image_test.sh
+
+gpu-image-test: ## Build the GPU image without a GPU, about 10 minutes; needs the same
+	./tools/gpu_image_test.sh
 
 newcomer-test: ## Go from clone to a trained model on a bare Debian, about 8 minutes; needs the same
 	./tools/newcomer_test.sh

@@ -138,8 +138,9 @@ def _keep(connection: socket.socket) -> None:
     ended = os.pidfd_open(pid)
     ready, _, _ = select.select([ended, connection], [], [])
     if ended not in ready:
-        _kill_session(pid)
+        os.kill(pid, signal.SIGKILL)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    _kill_session(pid)
     try:
         connection.sendall(f"{code}\n".encode())
     except OSError:
@@ -148,10 +149,11 @@ def _keep(connection: socket.socket) -> None:
 
 
 def _kill_session(pid: int) -> None:
+    """Ends what the process has left running."""
     try:
         os.killpg(pid, signal.SIGKILL)
     except ProcessLookupError:
-        os.kill(pid, signal.SIGKILL)
+        pass
 
 
 def _become(request: dict[str, Any]) -> None:

