@@ -27,10 +27,22 @@ if ! compgen -G "$cache/*.whl" > /dev/null; then
     echo "Building Horovod $version for TensorFlow $tensorflow: about 3 minutes, once for this user" >&2
     "$python" -m pip download --quiet --no-deps --no-build-isolation --no-binary horovod --dest "$work" "horovod==$version" >&2
     tar -xzf "$work/horovod-$version.tar.gz" -C "$work"
-    # TensorFlow 2.16 moved the XLA headers that this one file includes; only HOROVOD_ENABLE_XLA_OPS uses it.
+    source=$work/horovod-$version/horovod/tensorflow
     case $tensorflow in
         2.[0-9].* | 2.1[0-5].*) ;;
-        *) sed -i '/xla_mpi_ops\.cc/d' "$work/horovod-$version/horovod/tensorflow/CMakeLists.txt" ;;
+        *)
+            # TensorFlow 2.16 moved the XLA headers that this one file includes; only HOROVOD_ENABLE_XLA_OPS uses it.
+            sed -i '/xla_mpi_ops\.cc/d' "$source/CMakeLists.txt"
+            # It also no longer has a function that Horovod declares and calls for GPUs: the stream of a device, as CUDA knows it.
+            cat >> "$source/mpi_ops.cc" << 'CODE'
+
+#if HAVE_GPU
+GpuStreamHandle stream_executor::gpu::AsGpuStreamValue(Stream* stream) {
+  return static_cast<GpuStreamHandle>(stream->platform_specific_handle().stream);
+}
+#endif
+CODE
+            ;;
     esac
     HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITHOUT_PYTORCH=1 HOROVOD_WITHOUT_MXNET=1 HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_MPI=1 \
         "$python" -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir "$work/wheel" "$work/horovod-$version" >&2
