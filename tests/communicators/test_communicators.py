@@ -1,5 +1,6 @@
 """What every engine must do, on all of them."""
 
+import os
 import socket
 
 import numpy as np
@@ -62,3 +63,12 @@ def test_a_host_whose_name_has_no_address_is_refused_before_gloo_crashes(monkeyp
     monkeypatch.setattr(socket, "getaddrinfo", fail)
     with pytest.raises(RuntimeError, match=r"(?s)which has none.*/etc/hosts.*Received: host 'nowhere'"):
         horovod._require_own_address()
+
+
+@pytest.mark.parametrize(
+    ("mine", "cores", "lost"), [({0}, 64, True), ({0, 1}, 64, False), ({0}, 1, False), (set(range(64)), 64, False)]
+)
+def test_a_process_that_is_tied_to_one_core_is_noticed(monkeypatch, mine, cores, lost):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: mine)
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    assert pytest.importorskip("tfdist.communicators.mpi").cores_lost() == lost

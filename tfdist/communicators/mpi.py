@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import Any
 
@@ -11,6 +12,8 @@ import tensorflow as tf
 from tfdist.communicators.base import Communicator
 from tfdist.communicators.mpi_transport import MpiTransport
 from tfdist.communicators.transport import DEFAULT_CHUNK_BYTES
+
+_log = logging.getLogger(__name__)
 
 
 class MpiCommunicator(Communicator):
@@ -39,6 +42,11 @@ class MpiCommunicator(Communicator):
         self.rank = self._comm.Get_rank()
         self.size = self._comm.Get_size()
         self.transport = MpiTransport(MPI, MPI.COMM_WORLD.Dup())
+        if self.rank == 0 and cores_lost():
+            _log.warning(
+                "mpirun ties each process to one core, on which all of TensorFlow's threads take turns. Start it with "
+                "`mpirun --bind-to none ...`, or by `tfdist run`."
+            )
 
     def gather_array(self, array: np.ndarray) -> np.ndarray:
         array = np.ascontiguousarray(array)
@@ -73,6 +81,12 @@ class MpiCommunicator(Communicator):
         total = np.empty_like(array)
         self._comm.Allreduce(array, total)
         return total
+
+
+def cores_lost() -> bool:
+    """Whether this process may use one core of several; mpirun's default for up to two processes."""
+    mine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return mine == 1 and (os.cpu_count() or 1) > 1
 
 
 def _as_bytes(array: np.ndarray) -> np.ndarray:
