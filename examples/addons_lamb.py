@@ -1,7 +1,7 @@
 """Trains a small network on MNIST with tensorflow-addons' LAMB and its progress bar, on the addons stack.
 
     python examples/addons_lamb.py
-    mpirun -np 2 python examples/addons_lamb.py
+    tfdist run -np 2 examples/addons_lamb.py
 
 About 10 seconds on two cores; ends with a test accuracy of at least 0.9. tensorflow-addons needs TensorFlow 2.15 and Keras 2.
 """

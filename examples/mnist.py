@@ -2,7 +2,7 @@
 
     python examples/mnist.py                             one process, all its devices
     horovodrun -np 2 python examples/mnist.py            two processes
-    mpirun -np 2 python examples/mnist.py                the same over MPI
+    tfdist run -np 2 examples/mnist.py                   the same by the launcher that is here
 
 About a minute and a half on two cores; ends with a test accuracy of at least 0.97. Writes mnist.keras and mnist.png.
 """

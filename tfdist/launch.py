@@ -40,7 +40,7 @@ class _Launcher:
     hint: str = ""
 
 
-_INSTEAD = "Start it with `horovodrun -np N python script.py` or `mpirun -np N python script.py`"
+_INSTEAD = "Start it with `horovodrun -np N python script.py` or `mpirun --bind-to none -np N python script.py`"
 
 # The first row whose variables are all there decides. mpirun also sets PMIx's variables and Slurm's may be around it, so the
 # launchers come before the process managers below them.
