@@ -9,6 +9,7 @@ end: whoever asked may be killed and leaves nothing behind.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import faulthandler
 import functools
@@ -45,7 +46,7 @@ def preloaded() -> str:
     )
     if not server.stdout.readline():
         raise RuntimeError("The server of preloaded processes did not start: run it by hand to see why.")
-    importlib.import_module("atexit").register(_end, server, folder)
+    atexit.register(_end, server, folder)
     return path
 
 

@@ -59,9 +59,8 @@ def test_a_host_whose_name_has_no_address_is_refused_before_gloo_crashes(monkeyp
     def fail(*_):
         raise socket.gaierror("Name or service not known")
 
-    monkeypatch.setattr(socket, "gethostname", lambda: "nowhere")
     monkeypatch.setattr(socket, "getaddrinfo", fail)
-    with pytest.raises(RuntimeError, match=r"(?s)which has none.*/etc/hosts.*Received: host 'nowhere'"):
+    with pytest.raises(RuntimeError, match=r"(?s)which has none.*/etc/hosts.*Received: host '"):
         horovod._require_own_address()
 
 

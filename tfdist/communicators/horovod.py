@@ -90,7 +90,7 @@ class HorovodCommunicator(Communicator):
 
 
 def _require_own_address() -> None:
-    name = socket.gethostname()
+    name = os.uname().nodename
     try:
         socket.getaddrinfo(name, None)
     except OSError as error:
