@@ -52,7 +52,7 @@ image-test: .venv/ready ## Build the image and train in it, about 8 minutes; nee
 gpu-image-test: ## Build the GPU image without a GPU, about 10 minutes; needs the same
 	./tools/gpu_image_test.sh
 
-newcomer-test: ## Go from clone to a trained model on a bare Debian, about 8 minutes; needs the same
+newcomer-test: ## Go from clone to a trained model on a bare Debian, about 5 minutes; needs the same
 	./tools/newcomer_test.sh
 
 soak: .venv/ready ## Kill training at 24 moments, on three layouts; about 9 minutes

@@ -3,7 +3,7 @@
 #
 #   tools/newcomer_test.sh
 #
-# About 8 minutes. Says why and skips where it cannot be done.
+# About 5 minutes. Says why and skips where it cannot be done.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 base=$(tools/debian_base.sh) || exit 0

@@ -1,11 +1,15 @@
 import json
 import os
+import shutil
+import subprocess
+import sys
 
 import pytest
 from typer.testing import CliRunner
 
 from tests.cli.test_findings import answer
 from tests.cli.test_findings import facts
+from tests.harness import launch_environ
 from tests.harness import skip_unless_installed
 from tfdist.cli import check as check_module
 from tfdist.cli.app import app
@@ -56,6 +60,28 @@ def test_a_trial_that_fails_says_why(words, timeout_s, error, clean_environ):
 def test_one_rank_alone():
     found = probe(create_communicator("local"))
     assert (found["ranks"], found["sum_is_right"], found["sums_by"], found["bytes_per_s"]) == (1, True, "nothing", 0)
+
+
+def test_a_sum_that_is_wrong_is_noticed(monkeypatch):
+    communicator = create_communicator("local")
+    monkeypatch.setattr(communicator, "all_reduce", lambda tensors, name: [tensor + 1e-3 for tensor in tensors])
+    assert not probe(communicator)["sum_is_right"]
+
+
+def test_a_host_whose_name_has_no_address(tmp_path):
+    """In a namespace with a name of its own, which Gloo would end with SIGSEGV for."""
+    skip_unless_installed("horovod")
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        pytest.skip("a host name of one's own needs root and unshare")
+    doctor = [sys.executable, "-c", "from tfdist.cli import main; main()", "check", "--json"]
+    words = ["unshare", "--uts", "sh", "-c", 'hostname no-such-name; exec "$@"', "sh", *doctor]
+    result = subprocess.run(words, env=launch_environ(tmp_path), capture_output=True, text=True, timeout=200, check=False)
+    assert result.returncode == 1, result.stderr
+    data = json.loads(result.stdout)
+    assert not data["name_resolves"]
+    assert "no address" in data["findings"][0]["what"]
+    horovod = next(trial for trial in data["trials"] if trial["launcher"] == "horovodrun")
+    assert "by the address of the host's own name" in horovod["error"]
 
 
 def test_the_answer_is_found_among_other_output():
