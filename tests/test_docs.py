@@ -28,9 +28,12 @@ def test_links_between_pages_lead_somewhere():
 
 
 def commands(beginning):
-    """Indented lines of all pages that begin so, without what follows as a remark."""
+    """Commands of all pages that begin so: indented lines, without what follows as a remark, and those between backticks."""
     line = re.compile(rf"^ {{4,}}(?:sudo |until )?({beginning} .*?)(?:;.*|  +.*|  # .*)?$", re.MULTILINE)
-    return [(page.name, found) for page in PAGES for found in line.findall(page.read_text())]
+    inline = re.compile(rf"`({beginning} [^`]*)`")
+    pages = [(page.name, page.read_text()) for page in PAGES]
+    found = [(name, command) for name, text in pages for command in [*line.findall(text), *inline.findall(text)]]
+    return [(name, command) for name, command in found if "..." not in command]
 
 
 @pytest.mark.parametrize(("page", "line"), commands("tfdist (?:run|check|plan)"), ids=lambda value: value)

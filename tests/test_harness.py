@@ -1,5 +1,6 @@
 """The harness must see each way in which a rank can fail."""
 
+import json
 import os
 import pathlib
 import random
@@ -15,6 +16,8 @@ from tests.harness import Layout
 from tests.harness import RanksFailed
 from tests.harness import ROOT
 from tests.harness import run_on_ranks
+from tests.preloaded import preloaded
+from tests.preloaded import Process
 from tests.rank import this_rank
 
 LAUNCHERS = pytest.mark.parametrize("launcher", ["mpi", "horovod"])
@@ -97,15 +100,25 @@ def test_hang_of_one_rank_is_named_and_ended(launcher, tmp_path):
 def keeps_to_itself():
     assert os.environ["TMPDIR"] == os.getcwd()
     assert os.getcwd() != str(ROOT)
-    numbers = [np.random.random(), random.random()]
-    pathlib.Path(os.environ["NUMBERS"], str(this_rank())).write_text(str(numbers))
+    numbers = {"numpy": np.random.random(), "python": random.random()}
+    pathlib.Path(os.environ["NUMBERS"], str(this_rank())).write_text(json.dumps(numbers))
 
 
 @LAUNCHERS
 def test_ranks_share_neither_folder_nor_random_numbers(launcher, tmp_path):
     """Though they are forked from one process."""
     run_on_ranks(keeps_to_itself, Layout(2, 1, launcher), timeout_s=60, environ={"NUMBERS": str(tmp_path)})
-    assert (tmp_path / "0").read_text() != (tmp_path / "1").read_text()
+    first, second = (json.loads((tmp_path / rank).read_text()) for rank in "01")
+    assert first["numpy"] != second["numpy"]
+    assert first["python"] != second["python"]
+
+
+def test_a_process_that_nobody_waits_for_is_ended(tmp_path):
+    process = Process(preloaded(), "tests.preloaded:execute", ["sleep", "600"], tmp_path / "log", dict(os.environ))
+    with pytest.raises(TimeoutError, match=r"did not end within 0\.1 s"):
+        process.wait(0.1)
+    process.kill()
+    assert process.wait(10) == -signal.SIGKILL
 
 
 def starts_another_program():

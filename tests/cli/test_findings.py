@@ -123,5 +123,5 @@ def test_what_is_no_problem_is_not_listed(changes, unexpected):
 
 
 def test_the_worst_comes_first():
-    levels = [finding.level for finding in find(facts(name_resolves=False, shared_bytes=0))]
-    assert levels == sorted(levels, key=("failure", "warning", "note").index)
+    found = find(facts(packages=without("horovod"), shared_bytes=0, name_resolves=False, **trials(MPI)))
+    assert [finding.level for finding in found] == ["failure", "warning", "note", "note"]
