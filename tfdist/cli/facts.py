@@ -7,6 +7,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import shutil
 import signal
 import socket
@@ -145,8 +146,10 @@ def read_answer(output: str) -> dict[str, Any] | None:
 
 
 def _last_words(output: str) -> str:
-    lines = [line.strip() for line in output.splitlines() if line.strip(" -")]
-    return next((line for line in reversed(lines) if "Error" in line), lines[-1] if lines else "")
+    """The last error of a rank; what Horovod's launcher says of it afterwards tells nothing."""
+    lines = [line.strip() for line in output.splitlines() if line.strip(" -") and "Horovod detected that" not in line]
+    last = next((line for line in reversed(lines) if "Error" in line), lines[-1] if lines else "")
+    return re.sub(r"^\[\d+\]<std(out|err)>: ?", "", last)
 
 
 def _shared_bytes() -> int:
