@@ -25,9 +25,7 @@ def answer(sums_by, hosts=None, right=True, bytes_per_s=2e9):
 
 def facts(**changes):
     trials = (Trial("mpirun", 1.0, answer("Open MPI v5.0.11")), Trial("horovodrun", 1.0, answer("Gloo")))
-    here = Facts(
-        "3.11.7", CURRENT, PROGRAMS, ("/physical_device:CPU:0",), 2, 2**30, True, (Interface("eth0", 1500, 1000),), (), trials
-    )
+    here = Facts("3.11.7", CURRENT, PROGRAMS, ("CPU:0",), 2, 2**30, True, (Interface("eth0", 1500, 1000),), (), trials)
     return dataclasses.replace(here, **changes)
 
 
@@ -83,7 +81,7 @@ TWO_HOSTS = {"hosts": ("a", "b")}
         ),
         ({"trials": (Trial("mpirun", error="x"),), **TWO_HOSTS}, "failure", "could not sum on a, b: x.*-H a,b -m tfdist.cli.probe"),
         (trials(answer("Open MPI v5.0.11", right=False)), "failure", "mpirun sums wrongly.*mpi4py"),
-        ({"devices": ("/physical_device:GPU:0",)}, "warning", "without NCCL.*HOROVOD_GPU_OPERATIONS=NCCL pip install"),
+        ({"devices": ("GPU:0",)}, "warning", "without NCCL.*HOROVOD_GPU_OPERATIONS=NCCL pip install"),
         ({"name_resolves": False}, "failure", "no address, and Gloo.*/etc/hosts"),
         ({"shared_bytes": 64 * 2**20}, "warning", "/dev/shm has 64 MiB.*--shm-size"),
         ({"programs": {"ssh": None}, **TWO_HOSTS}, "failure", "no ssh.*openssh-client"),
@@ -113,7 +111,7 @@ def test_each_problem_has_its_remedy(changes, level, expected):
     [
         ({"packages": ADDONS}, "DistributedOptimizer"),
         (trials(MPI), "Gloo"),
-        ({"devices": ("/physical_device:GPU:0",), **trials(MPI, answer("NCCL"))}, "NCCL"),
+        ({"devices": ("GPU:0",), **trials(MPI, answer("NCCL"))}, "NCCL"),
         ({**TWO_HOSTS, **trials(answer("Gloo", {"a": [link()], "b": [link(9000, "wlan0")]}))}, "MTU"),
         (trials(answer("Gloo", bytes_per_s=1e6)), "Mbit/s"),
     ],

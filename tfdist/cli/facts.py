@@ -52,7 +52,7 @@ class Facts:
         python: Its version.
         packages: The versions of those that are installed.
         programs: The paths of launchers and ssh; None where there is none.
-        devices: TensorFlow's names of this machine's GPUs, or else of its CPU.
+        devices: This machine's GPUs, or else its CPU.
         cpus: The cores that this process may use.
         shared_bytes: The size of /dev/shm, through which ranks of one host exchange data.
         name_resolves: Whether the host's own name has an address, which Gloo takes.
@@ -82,7 +82,9 @@ def collect(hosts: tuple[str, ...], interface: str, ssh_port: int, timeout_s: fl
     """Looks at this machine, and tries each launcher that is installed."""
     import tensorflow as tf
 
-    names = [device.name for device in tf.config.list_physical_devices("GPU") or tf.config.list_physical_devices("CPU")]
+    from tfdist.devices import short_name
+
+    names = [short_name(device.name) for device in tf.config.list_physical_devices("GPU") or tf.config.list_physical_devices("CPU")]
     job = Job(0 if hosts else 2, hosts, ("-m", "tfdist.cli.probe"), interface, ssh_port)
     return Facts(
         python=platform.python_version(),
