@@ -9,6 +9,7 @@ import zipfile
 
 import pytest
 
+import tfdist
 from tests.harness import launch_environ
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -50,7 +51,7 @@ def test_the_wheel_holds_the_packages_and_no_more(built):
     with zipfile.ZipFile(next(built.glob("*.whl"))) as archive:
         names = archive.namelist()
     assert {"tfdist/py.typed", "tfdist/callbacks/__init__.py", "tfdist/cli/app.py", "tfdist/_keras/graph.py"} <= set(names)
-    assert {name.partition("/")[0] for name in names} == {"tfdist", "tfdist-0.1.0.dist-info"}
+    assert {name.partition("/")[0] for name in names} == {"tfdist", f"tfdist-{tfdist.__version__}.dist-info"}
     sources = {path.relative_to(ROOT).as_posix() for path in (ROOT / "tfdist").rglob("*.py")}
     assert {name for name in sources if not name.startswith("tfdist/callbacks")} <= set(names)
 

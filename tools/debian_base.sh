@@ -9,7 +9,7 @@ suite=${1:-bookworm}
 name=localhost/tfdist-test-$suite
 
 cannot() {
-    echo "$*" >&2
+    echo "skipped: $*" >&2
     exit 3
 }
 [ "$(id -u)" = 0 ] || cannot "it needs root, to make a root file system"
@@ -27,7 +27,7 @@ if ! buildah inspect --type image "$name" > /dev/null 2>&1; then
         tail -20 "$work/log" >&2
         exit 1
     }
-    rm -f "$work"/root/var/cache/apt/archives/*.deb
+    chroot "$work/root" apt-get clean
     # What this machine needs to reach its packages, the image needs too.
     for file in /etc/pip.conf /etc/ssl/certs/ca-certificates.crt; do
         [ ! -f $file ] || cp $file "$work/root$file"

@@ -10,12 +10,14 @@ from __future__ import annotations
 import pathlib
 import subprocess
 import sys
-import tempfile
+
+import yaml
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))
 
 from tests.netlab import Lab
 from tests.netlab import why_not
+from tests.rank import ROOT
 
 SSHD = ["/usr/sbin/sshd", "-De", "-f", "/etc/ssh/sshd_config.tfdist"]
 
@@ -25,10 +27,10 @@ def main() -> None:
     if reason is not None:
         print(f"two containers as two hosts skipped: {reason}", file=sys.stderr)
         return
-    with Lab(hosts=2) as lab, tempfile.TemporaryDirectory() as folder:
-        make_key(pathlib.Path(folder))
-        containers = [make_container(sys.argv[1], lab, host, folder) for host in lab.hosts]
+    with Lab(hosts=2) as lab:
+        containers = [make_container(sys.argv[1], lab, host) for host in lab.hosts]
         try:
+            share_key(*containers)
             train(lab, containers)
         finally:
             subprocess.run(["buildah", "rm", *containers], check=True, stdout=subprocess.DEVNULL)
@@ -59,19 +61,18 @@ def train(lab: Lab, containers: list[str]) -> None:
             lab.end_processes()
 
 
-def make_key(folder: pathlib.Path) -> None:
-    """Makes the key that all hosts share."""
-    key = folder / "id_rsa"
-    subprocess.run(["ssh-keygen", "-q", "-t", "rsa", "-b", "3072", "-N", "", "-f", str(key)], check=True)
-    (folder / "authorized_keys").write_text(key.with_suffix(".pub").read_text())
+def share_key(first: str, second: str) -> None:
+    """Makes the key that all hosts share, by the command of docker/compose.yaml."""
+    services = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text())["services"]
+    _output(*inside(first, services["key"]["command"]))
+    _output("buildah", "copy", "--from", first, "--chown", "1000:1000", second, "/home/trainer/.ssh", "/home/trainer/.ssh")
 
 
-def make_container(image: str, lab: Lab, host: str, folder: str) -> str:
-    """A container with the host's name, all hosts' addresses and the shared key."""
+def make_container(image: str, lab: Lab, host: str) -> str:
+    """A container with the host's name and all hosts' addresses."""
     addresses = [f"--add-host={name}:{lab.address(name)}" for name in lab.hosts]
     container = _output("buildah", "from", *addresses, image)
     _output("buildah", "config", "--hostname", host, container)
-    _output("buildah", "copy", "--chown", "1000:1000", container, folder, "/home/trainer/.ssh")
     return container
 
 
