@@ -10,7 +10,6 @@ import platform
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from typing import Any
@@ -82,6 +81,7 @@ def collect(hosts: tuple[str, ...], interface: str, ssh_port: int, timeout_s: fl
     """Looks at this machine, and tries each launcher that is installed."""
     import tensorflow as tf
 
+    from tfdist.communicators.horovod import own_name_resolves
     from tfdist.devices import short_name
 
     names = [short_name(device.name) for device in tf.config.list_physical_devices("GPU") or tf.config.list_physical_devices("CPU")]
@@ -93,7 +93,7 @@ def collect(hosts: tuple[str, ...], interface: str, ssh_port: int, timeout_s: fl
         devices=tuple(names),
         cpus=len(os.sched_getaffinity(0)),
         shared_bytes=_shared_bytes(),
-        name_resolves=_name_resolves(),
+        name_resolves=own_name_resolves(),
         interfaces=tuple(read_interfaces()),
         hosts=hosts,
         trials=tuple(try_launcher(name, job, timeout_s) for name, here in installed().items() if here),
@@ -159,11 +159,3 @@ def _shared_bytes() -> int:
         return shutil.disk_usage("/dev/shm").total
     except OSError:
         return 0
-
-
-def _name_resolves() -> bool:
-    try:
-        socket.getaddrinfo(socket.gethostname(), None)
-    except OSError:
-        return False
-    return True

@@ -89,14 +89,20 @@ class HorovodCommunicator(Communicator):
         os._exit(1)
 
 
-def _require_own_address() -> None:
-    name = os.uname().nodename
+def own_name_resolves() -> bool:
+    """Whether the name of this host has an address."""
     try:
-        socket.getaddrinfo(name, None)
-    except OSError as error:
+        socket.getaddrinfo(os.uname().nodename, None)
+    except OSError:
+        return False
+    return True
+
+
+def _require_own_address() -> None:
+    if not own_name_resolves():
         # Gloo itself ends with SIGSEGV.
         raise RuntimeError(
             "Gloo finds other ranks by the address of the host's own name, which has none. Give it one: "
             '`echo "127.0.1.1 $(hostname)" | sudo tee -a /etc/hosts`, or on several hosts its real address. '
-            f"Received: host {name!r}."
-        ) from error
+            f"Received: host {os.uname().nodename!r}."
+        )
